@@ -1,0 +1,290 @@
+"""The policy file as typed values: what a platform team may write, with its defaults.
+
+Field names are the file's keys. GPU amounts are thousandths (`quantities.Gpus`), durations are
+``timedelta``. Rules that span several keys are in `checks`. The text under a field is what editors
+show for it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from dagster_gpufair.policy.quantities import Duration, Gpus, Moment
+
+KINDS = ("experiment", "training", "evaluation", "batch_inference", "online_inference")
+
+Mode = Literal["off", "approval", "auto"]
+ReclaimMode = Literal["off", "alert", "approval", "auto"]
+
+# Strict: YAML's `yes` must not become the number 1. Bounded: products of these stay finite.
+_Number = Annotated[float, Field(strict=True)]
+Points = Annotated[_Number, Field(ge=0, le=1_000_000)]
+Weight = Annotated[_Number, Field(ge=0.001, le=1_000_000)]
+Amount = Annotated[_Number, Field(ge=0, le=1_000_000_000)]
+
+
+def _bare_off(value: Any) -> Any:
+    """YAML reads a bare ``off`` as false."""
+    return "off" if value is False else value
+
+
+def _all_or_names(value: Any) -> Any:
+    """One error instead of one for each side of the union."""
+    if value == "all" or (isinstance(value, list) and all(isinstance(part, str) for part in value)):
+        return value
+    raise ValueError("must be all, or a list of names: [a, b]")
+
+
+AllOrNames = Annotated[Literal["all"] | list[str], BeforeValidator(_all_or_names)]
+
+
+class _Section(BaseModel):
+    """A group of keys. A key with nothing behind it (``quota:``) means its default."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_is_the_default(cls, value: Any) -> Any:
+        if value is None:
+            return {}
+        if isinstance(value, dict):
+            return {key: part for key, part in value.items() if part is not None}
+        return value
+
+
+class Pool(_Section):
+    """GPUs of one card type or purpose: named nodes with their GPUs, or just a number."""
+
+    nodes: dict[str, Gpus] | None = None
+    """GPUs of each node, {h1: 8, h2: 8}: runs are placed on nodes."""
+    gpus: Gpus | None = None
+    """How many GPUs, where it does not matter on which node they are."""
+    gpu_memory_gib: Annotated[_Number, Field(gt=0, le=1_000_000)] | None = None
+    """Memory of one GPU, in GiB."""
+    price_per_gpu_hour: Amount = 0.0
+    """What an hour of one GPU costs, in your currency; used by the cost reports."""
+
+    @property
+    def capacity(self) -> int:
+        """All its GPUs, in thousandths."""
+        return sum(self.nodes.values()) if self.nodes is not None else self.gpus or 0
+
+
+class Ceilings(_Section):
+    """Limits on the sum of what a team's running requests declare."""
+
+    cpus: Amount | None = None
+    """CPU cores."""
+    memory_gib: Amount | None = None
+    """Memory, in GiB."""
+    gpu_memory_gib: Amount | None = None
+    """GPU memory, in GiB."""
+    storage_gib: Amount | None = None
+    """Storage, in GiB."""
+
+
+class Project(_Section):
+    """A key project's own part of its team's quota."""
+
+    quota: dict[str, Gpus] = {}
+    """GPUs per pool that the project is sure of, out of its team's quota."""
+    borrow_limit: dict[str, Gpus] = {}
+    """GPUs per pool above its quota; unlimited where it is absent, 0 may not borrow."""
+    lend_limit: dict[str, Gpus] = {}
+    """How much of its idle quota others may use; all where it is absent, 0 lends nothing."""
+    weight: Weight = 1.0
+    """Its share of the surplus among those who want it."""
+
+
+class Team(_Section):
+    """One team's guarantees, limits and tiers, per pool."""
+
+    code_locations: list[str] = []
+    """Runs from these Dagster code locations are this team's, whatever their tags say."""
+    quota: dict[str, Gpus] = {}
+    """GPUs per pool that the team is sure of; 0 where it is absent."""
+    borrow_limit: dict[str, Gpus] = {}
+    """GPUs per pool above its quota; unlimited where it is absent, 0 may not borrow."""
+    lend_limit: dict[str, Gpus] = {}
+    """How much of its idle quota others may use; all where it is absent, 0 lends nothing."""
+    weight: Weight = 1.0
+    """Its share of the surplus among those who want it."""
+    tiers: list[str] = ["standard", "exploratory"]
+    """The tiers that its runs may ask for."""
+    ceilings: Ceilings = Ceilings()
+    projects: dict[str, Project] = {}
+    """Key projects with a quota of their own inside the team's."""
+
+
+class Tier(_Section):
+    """One row of the tier table."""
+
+    points: Points = 0
+    """How much the tier counts in the order of the queue."""
+    preemptible: Literal["never", "borrowed", "always"] = "borrowed"
+    """Whether its running work may be stopped: never, on borrowed GPUs only, or always."""
+    may_preempt: bool = False
+    """Whether it may stop others' work even without a quota; needs preemptible: never."""
+    start_within: Duration | None = None
+    """The start time promised to this tier; nearing it raises a run. Absent: no promise."""
+
+
+class Borrowing(_Section):
+    """Whether idle GPUs move between teams, for how long, and for which work."""
+
+    mode: Annotated[Literal["off", "auto"], BeforeValidator(_bare_off)] = "auto"
+    max_duration: Duration | None = None
+    """How long GPUs may be borrowed while somebody waits for them; absent: as long as idle."""
+    kinds: AllOrNames = "all"
+    """The kinds of work that may borrow."""
+    tiers: AllOrNames = "all"
+    """The tiers that may borrow."""
+
+
+class Preemption(_Section):
+    """Whether running work may be stopped for more important work, and how gently."""
+
+    mode: Annotated[Mode, BeforeValidator(_bare_off)] = "off"
+    grace: Duration = Field(default="5m", validate_default=True)
+    """Time between the notice and the stop, to save a checkpoint."""
+    min_runtime: Duration = Field(default="10m", validate_default=True)
+    """No run is stopped before it has run this long."""
+    max_per_run: Annotated[int, Field(strict=True, ge=0, le=1000)] = 3
+    """A run stopped this often is taken last."""
+    rebalance: bool = False
+    """Whether borrowers may be stopped for borrowers who have had less."""
+
+
+class Reclaim(_Section):
+    """What happens to GPUs that are held and not used."""
+
+    mode: Annotated[ReclaimMode, BeforeValidator(_bare_off)] = "alert"
+    idle_below: Annotated[_Number, Field(ge=0, le=100)] = 5
+    """A GPU that is used less than this counts as idle, in percent."""
+    idle_for: Duration = Field(default="30m", validate_default=True)
+    """How long it must be idle before anything happens."""
+
+
+class Ordering(_Section):
+    """How many points each reason to come first is worth."""
+
+    wait_points_per_hour: Points = 100
+    """For each hour of waiting."""
+    share_points: Points = 500
+    """At most, for a team that has borrowed less than its share of late; taken off for more."""
+    preempted_points: Points = 300
+    """For each time it was stopped for others, up to three."""
+    deadline_points: Points = 500
+    """At most, as the start time promised to its tier comes near."""
+    source_points: Points = 200
+    """Taken off at most, for work whose backfill, user or job holds the team's GPUs already."""
+
+
+class FairShare(_Section):
+    """How past borrowing counts: its half-life and how strongly it moves a team's weight."""
+
+    half_life: Duration = Field(default="7d", validate_default=True)
+    strength: Annotated[_Number, Field(ge=0, le=100)] = 1.0
+
+
+class Backfill(_Section):
+    """Whether smaller work may pass a reservation, and after how long a borrower gets one."""
+
+    enabled: bool = True
+    reserve_after: Duration = Field(default="30m", validate_default=True)
+
+
+class FastLane(_Section):
+    """GPUs of a pool kept free for small, short requests."""
+
+    gpus: Gpus
+    """How many GPUs are kept free."""
+    max_gpus: Gpus
+    """The largest request that may use them."""
+    max_duration: Duration
+    """The longest request that may use them."""
+
+
+class Grant(_Section):
+    """Extra quota for a time. The file's keys are ``from`` and ``until``."""
+
+    team: str
+    pool: str
+    gpus: Gpus
+    start: Moment = Field(alias="from")
+    until: Moment
+    approved_by: str
+    reason: str
+    project: str | None = None
+
+
+class Window(_Section):
+    """Capacity held for a team: once from a start to an end, or by a cron schedule."""
+
+    team: str
+    pool: str
+    gpus: Gpus
+    start: Moment | None = Field(default=None, alias="from")
+    until: Moment | None = None
+    cron: str | None = None
+    """When it starts each time, in five fields: minute, hour, day, month, weekday."""
+    duration: Duration | None = None
+    """How long it lasts each time."""
+
+
+DEFAULT_TIERS: dict[str, dict[str, Any]] = {
+    "critical": {
+        "points": 4000, "preemptible": "never", "may_preempt": True, "start_within": "5m",
+    },
+    "milestone": {"points": 3000, "preemptible": "borrowed", "start_within": "2h"},
+    "standard": {"points": 2000, "preemptible": "borrowed", "start_within": "24h"},
+    "exploratory": {"points": 1000, "preemptible": "always"},
+}  # fmt: skip
+
+
+class Policy(_Section):
+    """The whole policy file."""
+
+    version: Literal[1] = 1
+    """The version of this format."""
+    pools: dict[str, Pool]
+    """The GPUs, one entry for each card type or purpose."""
+    teams: dict[str, Team]
+    """Who shares them."""
+    tiers: dict[str, Tier] = Field(default_factory=dict, validate_default=True)
+    """How important work is, laid over critical, milestone, standard and exploratory."""
+    borrowing: Borrowing = Borrowing()
+    preemption: Preemption = Preemption()
+    reclaim: Reclaim = Reclaim()
+    ordering: Ordering = Ordering()
+    fair_share: FairShare = FairShare()
+    backfill: Backfill = Backfill()
+    fast_lane: dict[str, FastLane] = {}
+    """For each pool, GPUs kept free for small, short requests."""
+    grants: list[Grant] = []
+    """Extra quotas for a time."""
+    windows: list[Window] = []
+    """Capacity held for a team at certain times."""
+
+    @field_validator("tiers", mode="before")
+    @classmethod
+    def _over_the_default_tiers(cls, value: Any) -> Any:
+        """A tier in the file changes that tier's keys, other defaults stay; ``null`` removes."""
+        if not isinstance(value, dict):
+            return value
+        merged: dict[str, Any] = {name: dict(row) for name, row in DEFAULT_TIERS.items()}
+        for name, row in value.items():
+            if row is None:
+                if name not in merged:
+                    raise ValueError(f"'{name}' has nothing behind it; give it points")
+                del merged[name]
+            elif isinstance(row, dict):
+                merged[name] = {**merged.get(name, {}), **row}
+            else:
+                merged[name] = row
+        return merged

@@ -1,0 +1,154 @@
+"""How the policy file and tags write amounts: GPUs (``8``, ``0.5``), durations (``30m``), moments.
+
+Inside the product a GPU amount is an ``int`` in thousandths of a GPU, so that sums are exact, a
+duration is a ``timedelta`` and a moment a ``datetime`` with its zone. All keep their written form
+when a policy is dumped.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import date, datetime, timedelta, timezone
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+from dagster_gpufair.policy.problems import shown
+
+ONE_GPU = 1000
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.ASCII)
+_LARGEST_GPUS = 1_000_000
+_LONGEST = timedelta(days=3650)
+_DURATIONS = "write it as 90s, 30m, 1h30m or 7d"
+_MOMENTS = "write date, time and zone: 2026-06-01T12:00:00Z"
+
+
+def parse_gpus(value: Any) -> int:
+    """GPUs as written (``8``, ``0.5``, ``"4"``) in thousandths; 0 is allowed here.
+
+    Raises:
+        ValueError: for anything but a number from 0 to a million with at most three decimals.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{shown(value)} is not a number of GPUs")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    except ValueError:
+        raise ValueError(f"{shown(value)} is not a number of GPUs") from None
+    if not math.isfinite(number) or number < 0 or number > _LARGEST_GPUS:
+        raise ValueError(f"{shown(value)} is not a number of GPUs from 0 to {_LARGEST_GPUS}")
+    thousandths = round(number * ONE_GPU)
+    if abs(thousandths - number * ONE_GPU) > 1e-6:
+        raise ValueError(f"{shown(value)}: a GPU is divided into thousandths at most")
+    return thousandths
+
+
+def format_gpus(thousandths: int) -> str:
+    """``8000`` → ``8``, ``500`` → ``0.5``."""
+    return f"{thousandths / ONE_GPU:.3f}".rstrip("0").rstrip(".")
+
+
+def gpus_number(thousandths: int) -> int | float:
+    """The number a person would write for it: ``8000`` → ``8``, ``500`` → ``0.5``."""
+    whole, part = divmod(thousandths, ONE_GPU)
+    return thousandths / ONE_GPU if part else whole
+
+
+def parse_duration(value: Any) -> timedelta:
+    """A duration as written: ``90s``, ``30m``, ``1h30m``, ``7d``, ``2w``; a bare number is seconds.
+
+    Raises:
+        ValueError: for anything else, and for more than ten years.
+    """
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{shown(value)} is not a duration; {_DURATIONS}")
+    try:
+        text = str(value).strip().lower()
+    except ValueError:  # Python refuses to print integers of thousands of digits.
+        text = "inf"
+    parts = _PART.findall(text)
+    if parts and "".join(number + unit for number, unit in parts) == text:
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    else:
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{shown(value)} is not a duration; {_DURATIONS}")
+    if seconds > _LONGEST.total_seconds():
+        raise ValueError(f"{shown(value)} is longer than ten years")
+    return timedelta(seconds=seconds)
+
+
+def format_duration(value: timedelta | float) -> str:
+    """``5400`` seconds → ``1h30m``; the two largest units, so that it reads at a glance."""
+    seconds = round(value.total_seconds() if isinstance(value, timedelta) else value)
+    if seconds < 1:
+        return "0s"
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2])
+
+
+def _written_duration(value: timedelta) -> str:
+    """Exact, where `format_duration` rounds."""
+    seconds = value.total_seconds()
+    for unit in ("d", "h", "m"):
+        if seconds and seconds % _UNITS[unit] == 0:
+            return f"{int(seconds // _UNITS[unit])}{unit}"
+    return f"{seconds:f}".rstrip("0").rstrip(".") + "s"
+
+
+def parse_moment(value: Any) -> datetime:
+    """A moment as written, with its zone: ``2026-06-01T12:00:00Z``, ``2026-06-01 14:00+02:00``.
+
+    Raises:
+        ValueError: for anything else, and for a date or a time without a zone.
+    """
+    moment = value
+    if isinstance(value, str):
+        # Python 3.10 does not read the Z.
+        text = re.sub(r"[zZ]$", "+00:00", value.strip())
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(f"{shown(value)} is not a moment; {_MOMENTS}") from None
+    if isinstance(moment, date) and getattr(moment, "tzinfo", None) is None:
+        raise ValueError(f"{shown(value)} has no time zone; {_MOMENTS}")
+    if not isinstance(moment, datetime):
+        raise ValueError(f"{shown(value)} is not a moment; {_MOMENTS}")
+    try:
+        moment.astimezone(timezone.utc)
+    except OverflowError:
+        raise ValueError(f"{shown(value)} is out of range") from None
+    return moment
+
+
+Gpus = Annotated[
+    int,
+    BeforeValidator(parse_gpus),
+    PlainSerializer(gpus_number, return_type=float),
+    WithJsonSchema({"type": "number", "minimum": 0, "maximum": _LARGEST_GPUS}),
+]
+"""A GPU amount in thousandths, written as a number of GPUs."""
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    PlainSerializer(_written_duration, return_type=str),
+    WithJsonSchema({"anyOf": [{"type": "string", "examples": ["30m", "7d"]}, {"type": "number"}]}),
+]
+"""A duration, written as ``90s``, ``30m``, ``1h30m``, ``7d``; a bare number is seconds."""
+
+Moment = Annotated[datetime, BeforeValidator(parse_moment)]
+"""A point in time with its zone."""

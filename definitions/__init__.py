@@ -1,0 +1,1 @@
+"""Example code locations: two algorithm teams and the platform team that share the GPUs."""

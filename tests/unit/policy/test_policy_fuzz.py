@@ -1,0 +1,108 @@
+"""Whatever the text: a policy, or an error that can be printed. Never anything else."""
+
+from __future__ import annotations
+
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagster_gpufair.policy import (
+    PolicyError,
+    json_schema,
+    notes_of,
+    parse_policy,
+    policy_from,
+    sentences,
+    starter_text,
+)
+
+_WORDS = sorted(
+    {
+        key
+        for section in (*json_schema()["$defs"].values(), json_schema())
+        for key in section["properties"]
+    }
+    | {
+        "h100",
+        "nlp",
+        "standard",
+        "all",
+        "auto",
+        "off",
+        "30m",
+        "2026-06-01T00:00:00Z",
+        "<<",
+        "x/y",
+        "",
+    }
+)
+_SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.dates(),
+    st.datetimes(),
+    st.binary(max_size=4),
+    st.sampled_from(_WORDS),
+)
+_KEYS = st.one_of(st.sampled_from(_WORDS), st.text(max_size=5), st.integers(), st.booleans())
+_VALUES = st.recursive(
+    _SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_KEYS, inner, max_size=4)),
+    max_leaves=20,
+)
+
+
+def _is_a_policy_or_an_error(text: str | bytes) -> None:
+    try:
+        policy = parse_policy(text)
+    except PolicyError as error:
+        assert error.problems
+        assert str(error).encode()
+    else:
+        assert sentences(policy)
+        notes_of(policy)
+
+
+@given(st.text())
+def test_any_text(text):
+    _is_a_policy_or_an_error(text)
+
+
+@given(st.binary())
+def test_any_bytes(data):
+    _is_a_policy_or_an_error(data)
+
+
+@given(st.text(alphabet="abh10:-[]{},&*!|>'\"%@#?<~ \n\t.", max_size=60))
+def test_any_text_of_yaml_signs(text):
+    _is_a_policy_or_an_error(text)
+
+
+@given(_VALUES)
+def test_any_values(values):
+    _is_a_policy_or_an_error(yaml.safe_dump(values))
+
+
+@given(st.dictionaries(st.sampled_from(_WORDS), _VALUES, max_size=4))
+def test_any_values_in_a_sound_policy(sections):
+    sound = {"pools": {"h100": {"gpus": 8}}, "teams": {"nlp": {"quota": {"h100": 8}}}}
+    _is_a_policy_or_an_error(yaml.safe_dump({**sound, **sections}))
+
+
+@given(st.data())
+def test_a_sound_policy_with_one_character_changed(data):
+    text = starter_text()
+    place = data.draw(st.integers(0, len(text) - 1))
+    instead = data.draw(st.text(max_size=2))
+    _is_a_policy_or_an_error(text[:place] + instead + text[place + 1 :])
+
+
+@given(_VALUES)
+def test_any_values_that_were_read_already(values):
+    try:
+        policy_from(values, "case.yaml", under="policy")
+    except PolicyError as error:
+        assert str(error)

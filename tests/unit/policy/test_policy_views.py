@@ -1,0 +1,144 @@
+"""The policy as people meet it: the starter file, the schema in an editor, plain sentences."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dagster_gpufair.policy import (
+    json_schema,
+    notes_of,
+    parse_policy,
+    policy_from,
+    problems_of,
+    sentences,
+    starter_text,
+)
+from dagster_gpufair.policy.models import DEFAULT_TIERS, KINDS
+
+
+def test_the_starter_policy_takes_effect_as_it_is():
+    policy = parse_policy(starter_text())
+    assert problems_of(policy) == []
+    assert notes_of(policy) == []
+    assert (len(policy.pools), len(policy.teams)) == (2, 3)
+
+
+def test_the_starter_policy_says_the_defaults_that_the_program_has():
+    policy = parse_policy(starter_text())
+    bare = parse_policy("pools: {a: {gpus: 1}}\nteams: {b: {}}")
+    assert policy.model_dump(exclude={"pools", "teams"}) == bare.model_dump(
+        exclude={"pools", "teams"}
+    )
+
+
+def test_the_starter_policy_shows_or_mentions_every_key_and_kind():
+    words = set(re.findall(r"\w+", starter_text()))
+    sections = (*json_schema()["$defs"].values(), json_schema())
+    assert {key for section in sections for key in section["properties"]} <= words
+    assert set(KINDS) <= words
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "fast_lane:",
+        "grants:",
+        "windows:",
+        "    ceilings:",
+        "    projects:",
+        "    lend_limit: {h100",
+    ],
+)
+def test_what_the_starter_policy_has_in_comments_is_sound_without_the_signs(key):
+    lines = starter_text().splitlines()
+    bare = [re.sub(r"^(\s*)# ", r"\1", line) for line in lines]
+    start = next(index for index, line in enumerate(bare) if line.startswith(key))
+    end = start + 1
+    while end < len(lines) and re.match(r"\s*#\s{3,}", lines[end]):
+        end += 1
+    text = "\n".join([*lines[:start], *bare[start:end], *lines[end:]])
+    assert parse_policy(text) != parse_policy(starter_text())
+
+
+def test_a_policy_can_be_dumped_and_read_again():
+    policy = parse_policy(starter_text())
+    assert policy_from(policy.model_dump(by_alias=True, mode="json")) == policy
+
+
+def test_the_schema_helps_an_editor():
+    schema = json_schema()
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert schema["required"] == ["pools", "teams"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["tiers"]["default"] == DEFAULT_TIERS
+    assert {"type": "null"} in schema["properties"]["tiers"]["additionalProperties"]["anyOf"]
+    team = schema["$defs"]["Team"]["properties"]
+    assert team["quota"]["additionalProperties"]["type"] == "number"
+    assert "sure of" in team["quota"]["description"]
+    assert set(schema["$defs"]["Grant"]["properties"]) >= {"from", "until"}
+
+
+def test_teams_read_what_they_are_sure_of():
+    policy = parse_policy("""
+pools:
+  h100: {nodes: {h1: 8, h2: 8}}
+  t4: {gpus: 16}
+teams:
+  nlp:
+    quota: {h100: 8}
+    borrow_limit: {h100: 4}
+    code_locations: [nlp]
+    tiers: [milestone, standard, exploratory]
+  vision: {quota: {h100: 6}, lend_limit: {h100: 2}, borrow_limit: {t4: 0}, weight: 2}
+  speech: {quota: {t4: 16}, borrow_limit: {h100: 1, t4: 0}, lend_limit: {t4: 0}, tiers: [standard]}
+""")
+    said = sentences(policy)
+    for sentence in (
+        "h100 has 16 GPUs on 2 nodes: 14 in quotas, 2 in none.",
+        "t4 has 16 GPUs: all in quotas.",
+        "nlp is sure of 8 of 16 h100, may borrow 4 more, lends all it does not use.",
+        "nlp is sure of no t4, may borrow any that are idle.",
+        "nlp owns the runs of the code location nlp, and may ask for the tiers milestone, "
+        "standard and exploratory.",
+        "vision is sure of 6 of 16 h100, may borrow any that are idle, lends at most 2 of them.",
+        "vision may not use t4.",
+        "speech is sure of no h100, may borrow up to 1 that are idle.",
+        "speech is sure of 16 of 16 t4, may not borrow, lends nothing.",
+        "speech may ask for the tier standard.",
+        "milestone counts 3000 points and is to start within 2h.",
+        "exploratory counts 1000 points.",
+        "They are shared by weight among the teams that want them: nlp 1, vision 2 and speech 1.",
+        "Each hour of waiting counts 100 points; more points come first.",
+        "Running work is not stopped for other work.",
+    ):
+        assert sentence in said
+
+
+def test_only_rules_in_force_are_said():
+    said = sentences(
+        parse_policy("""
+pools: {h100: {gpus: 16}}
+teams: {nlp: {quota: {h100: 8}, borrow_limit: {h100: 4}, lend_limit: {h100: 4}}}
+borrowing: {mode: off}
+preemption: {mode: auto}
+""")
+    )
+    assert "nlp is sure of 8 of 16 h100, may not borrow, lends nothing." in said
+    assert "Idle GPUs stay with their team: nobody borrows." in said
+    assert "Running work is not stopped for other work." in said
+
+
+def test_limits_on_who_may_borrow_are_said():
+    said = sentences(
+        parse_policy("""
+pools: {h100: {gpus: 16}}
+teams: {nlp: {quota: {h100: 8}}}
+borrowing: {tiers: [standard], kinds: [training, evaluation]}
+""")
+    )
+    assert (
+        "Idle GPUs are lent to teams that want more than their quota, for the tier standard only, "
+        "for training and evaluation only."
+    ) in said
