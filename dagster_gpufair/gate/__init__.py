@@ -1,0 +1,1 @@
+"""Admission in Dagster: tags, run coordinator, queue daemon."""

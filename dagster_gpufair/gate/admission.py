@@ -1,0 +1,176 @@
+"""Whether a submitted run becomes a request: whose it is, what it may ask, or why it is refused.
+
+Pure over the policy and the facts of the run, so that the coordinator (at submission) and the daemon
+(for runs that were queued without it) decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dagster_gpufair.gate.dagster_internals import BACKFILL_ID_TAG, USER_TAG
+from dagster_gpufair.gate.tags import TEAM, TIER, InvalidAsk, parse_ask
+from dagster_gpufair.policy.models import Policy, Team
+from dagster_gpufair.policy.problems import did_you_mean, shown
+from dagster_gpufair.scheduling.model import Request
+from dagster_gpufair.scheduling.refusal import why_never
+
+DEFAULT_TIER = "standard"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The facts of a run that admission looks at. ``at`` in seconds since the epoch."""
+
+    run_id: str
+    job_name: str
+    location: str | None
+    tags: Mapping[str, str]
+    at: float
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a run cannot ever start, by one of the closed list of codes, in a sentence with the mend."""
+
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"dagster-gpufair refused this run: {self.message}"
+
+
+class _Refused(Exception):
+    def __init__(self, code: str, message: str):
+        super().__init__(message)
+        self.refusal = Refusal(code, message)
+
+
+def admit(policy: Policy, submission: Submission) -> Request | Refusal:
+    """The request that a run makes under a policy, or why it makes none."""
+    try:
+        ask = parse_ask(submission.tags)
+        team = _team(policy, submission.location, ask.team)
+        rules = policy.teams[team]
+        request = Request(
+            id=submission.run_id,
+            team=team,
+            project=_project(rules, team, ask.project),
+            tier=_tier(policy, rules, team, ask.tier),
+            kind=ask.kind,
+            pools=ask.pools or _only_pool(policy, rules, team),
+            gpus=ask.gpus,
+            min_gpus=ask.min_gpus,
+            gpus_per_node=ask.gpus_per_node,
+            submitted=submission.at,
+            max_duration=ask.max_duration.total_seconds() if ask.max_duration else None,
+            source=source_of(submission),
+        )
+    except InvalidAsk as error:
+        return Refusal("invalid_request", str(error))
+    except _Refused as refused:
+        return refused.refusal
+    unknown = [pool for pool in request.pools if pool not in policy.pools]
+    if unknown:
+        return Refusal(
+            "unknown_pool",
+            f"pool {shown(unknown[0])} is not in the policy ({_known(unknown[0], policy.pools)}).",
+        )
+    never = why_never(policy, request)
+    return Refusal(*never) if never else request
+
+
+def source_of(submission: Submission) -> str:
+    """What a team's runs are told apart by: a backfill, else a person, else the job."""
+    tags = submission.tags
+    return tags.get(BACKFILL_ID_TAG) or tags.get(USER_TAG) or submission.job_name
+
+
+def _team(policy: Policy, location: str | None, claimed: str | None) -> str:
+    """The team that owns the code location; where the policy maps none, the one the tag names."""
+    owners = [
+        name
+        for name, team in policy.teams.items()
+        if location is not None and location in team.code_locations
+    ]
+    if owners:
+        owner = owners[0]
+        if claimed is not None and claimed != owner:
+            raise _Refused(
+                "invalid_request",
+                f"the tag {TEAM} claims team {shown(claimed)}, but code location {shown(location or '')} "
+                f"belongs to team '{owner}'. Remove the tag, or run the job from a code location of "
+                f"team {shown(claimed)}.",
+            )
+        return owner
+    where = "its code location" if location is None else f"the code location {shown(location)}"
+    if claimed is None:
+        raise _Refused(
+            "unknown_team",
+            f"it names no team (known: {', '.join(policy.teams)}). Set the tag {TEAM}, or let the "
+            f"platform team map {where} to a team in the policy.",
+        )
+    if claimed not in policy.teams:
+        raise _Refused(
+            "unknown_team",
+            f"team {shown(claimed)} is not in the policy ({_known(claimed, policy.teams)}). Set the "
+            f"tag {TEAM}, or let the platform team map {where} to a team in the policy.",
+        )
+    if policy.teams[claimed].code_locations:
+        raise _Refused(
+            "invalid_request",
+            f"the tag {TEAM} claims team '{claimed}', whose runs come from the code locations "
+            f"{', '.join(policy.teams[claimed].code_locations)}, and this job is from {where}. Run it "
+            f"from there, or let the platform team add {where} to teams.{claimed}.code_locations.",
+        )
+    return claimed
+
+
+def _tier(policy: Policy, rules: Team, team: str, claimed: str | None) -> str:
+    allowed = [tier for tier in rules.tiers if tier in policy.tiers]
+    if claimed is None:
+        if DEFAULT_TIER in allowed:
+            return DEFAULT_TIER
+        return min(allowed, key=lambda tier: policy.tiers[tier].points)
+    if claimed not in allowed:
+        problem = (
+            f"tier '{claimed}' is not given to team '{team}', which has {', '.join(allowed)}"
+            if claimed in policy.tiers
+            else f"there is no tier {shown(claimed)} for team '{team}' ({_known(claimed, allowed)})"
+        )
+        raise _Refused(
+            "tier_not_allowed",
+            f"{problem}. Change the tag {TIER}, or ask the platform team for the tier "
+            f"(teams.{team}.tiers).",
+        )
+    return claimed
+
+
+def _project(rules: Team, team: str, claimed: str | None) -> str | None:
+    """A team without projects in the policy may use any name; one with them, only those."""
+    if claimed is not None and rules.projects and claimed not in rules.projects:
+        raise _Refused(
+            "invalid_request",
+            f"project {shown(claimed)} is not one of team '{team}' "
+            f"({_known(claimed, rules.projects)}).",
+        )
+    return claimed
+
+
+def _only_pool(policy: Policy, rules: Team, team: str) -> tuple[str, ...]:
+    """Where a run that names no pool goes: the only one there is, or the only one its team has quota in."""
+    for pools in (list(policy.pools), [pool for pool, quota in rules.quota.items() if quota]):
+        if len(pools) == 1:
+            return (pools[0],)
+    raise _Refused(
+        "unknown_pool",
+        f"it names no pool, and team '{team}' could use several. Set the tag gpufair/pool to one of "
+        f"{', '.join(policy.pools)}.",
+    )
+
+
+def _known(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    hint = did_you_mean(name, names)
+    return f"known: {', '.join(names)}" + (f"; {hint}" if hint else "")

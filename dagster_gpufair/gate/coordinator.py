@@ -1,0 +1,136 @@
+"""The run coordinator: what happens when a run is submitted.
+
+A run without GPUs takes Dagster's own path. A run with GPUs becomes a request in the ledger, is marked,
+and is queued; one that can never start is failed at once, with a sentence that says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dagster import (
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    Field,
+    QueuedRunCoordinator,
+    StringSource,
+    SubmitRunContext,
+)
+from typing_extensions import Self
+
+from dagster_gpufair.gate.admission import Refusal, Submission
+from dagster_gpufair.gate.dagster_internals import (
+    ConfigurableClassData,
+    RunQueueConfig,
+    close_instance_limits,
+    close_tag_limit,
+    install_daemon,
+    location_of,
+)
+from dagster_gpufair.gate.policy_file import PolicyWatch, find_policy_file
+from dagster_gpufair.gate.recording import record
+from dagster_gpufair.gate.refusing import refuse
+from dagster_gpufair.gate.tags import REASON, STATE, asks_for_gpus
+from dagster_gpufair.ledger.connect import LedgerError, ledger_of
+from dagster_gpufair.policy.problems import PolicyError
+
+DEFAULT_POLICY_FILE = "gpufair.yaml"
+
+
+class GpuFairRunCoordinator(QueuedRunCoordinator):
+    """Dagster's queued run coordinator with GPU quotas.
+
+    Takes every option of ``QueuedRunCoordinator``, meaning the same, and ``policy``: the policy file,
+    relative to ``dagster.yaml`` or to the current folder (default ``gpufair.yaml``).
+    """
+
+    def __init__(self, policy: str = DEFAULT_POLICY_FILE, **stock: Any):
+        self._policy_setting = policy
+        self._watch: PolicyWatch | None = None
+        super().__init__(**stock)
+
+    @classmethod
+    def config_type(cls) -> dict[str, Any]:
+        stock: Any = super().config_type()
+        return {
+            **stock,
+            "policy": Field(
+                StringSource,
+                is_required=False,
+                default_value=DEFAULT_POLICY_FILE,
+                description="The GPU policy file, relative to dagster.yaml or the current folder.",
+            ),
+        }
+
+    @classmethod
+    def from_config_value(
+        cls, inst_data: ConfigurableClassData, config_value: Mapping[str, Any]
+    ) -> Self:
+        return cls(inst_data=inst_data, **config_value)
+
+    def register_instance(self, instance: DagsterInstance) -> None:
+        # The daemon module knows this class, so it can only be imported once this one is there.
+        from dagster_gpufair.gate.daemon import GpuFairQueueDaemon
+
+        super().register_instance(instance)
+        close_instance_limits(instance, STATE)
+        install_daemon(GpuFairQueueDaemon)
+
+    def get_run_queue_config(self) -> RunQueueConfig:
+        """The stock configuration, in which nothing that bears our mark starts.
+
+        Only our queue daemon takes that limit away, so a GPU run never starts ungated under another.
+        """
+        config = super().get_run_queue_config()
+        return config._replace(
+            tag_concurrency_limits=close_tag_limit(config.tag_concurrency_limits, STATE)
+        )
+
+    @property
+    def policy_watch(self) -> PolicyWatch:
+        """The policy file of this instance, and the policy in force."""
+        if self._watch is None:
+            path = find_policy_file(self._policy_setting, self._instance.root_directory)
+            self._watch = PolicyWatch(path)
+        return self._watch
+
+    def submit_run(self, context: SubmitRunContext) -> DagsterRun:
+        run = context.dagster_run
+        if run.status != DagsterRunStatus.NOT_STARTED or not asks_for_gpus(run.tags):
+            return super().submit_run(context)
+        submission = Submission(
+            run.run_id, run.job_name, location_of(run), run.tags, at=time.time()
+        )
+        refusal = self._record(submission)
+        if refusal is not None:
+            return refuse(self._instance, run, refusal)
+        self._instance.add_run_tags(run.run_id, {STATE: "waiting", REASON: "submitted"})
+        return super().submit_run(context)
+
+    def _record(self, submission: Submission) -> Refusal | None:
+        """Write the request, or the refusal, into the ledger.
+
+        When that cannot be done now, the run is queued all the same, marked: it starts nowhere, and
+        the daemon records it as soon as there is a ledger and a policy.
+        """
+        try:
+            with ledger_of(self._instance).writing() as session:
+                in_force = self.policy_watch.in_force(session)
+                if in_force is None:
+                    self.policy_watch.take_up(session, submission.at, by="first submission")
+                    in_force = self.policy_watch.in_force(session)
+                if in_force is None:
+                    self._logger.warning(
+                        "Run %s waits: no GPU policy is in force yet (%s)",
+                        submission.run_id,
+                        self.policy_watch.path,
+                    )
+                    return None
+                result = record(session, in_force, submission)
+                return result if isinstance(result, Refusal) else None
+        except (LedgerError, PolicyError) as error:
+            self._logger.error("Run %s waits, unrecorded: %s", submission.run_id, error)
+            return None

@@ -1,0 +1,242 @@
+"""Every private part of Dagster that the gate relies on, in one place.
+
+``tests/integration/test_dagster_internals.py`` names what is relied on, so that a Dagster release
+that moves something fails there, by name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dagster import (
+    DagsterEvent,
+    DagsterEventType,
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    RunRecord,
+    RunsFilter,
+)
+from dagster._core.errors import (
+    DagsterCodeLocationLoadError,
+    DagsterCodeLocationNotFoundError,
+    DagsterUserCodeUnreachableError,
+)
+from dagster._core.instance.config import ConcurrencyConfig
+from dagster._core.launcher import LaunchRunContext
+from dagster._core.op_concurrency_limits_counter import GlobalOpConcurrencyLimitsCounter
+from dagster._core.run_coordinator.queued_run_coordinator import RunQueueConfig
+from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES, FINISHED_STATUSES
+from dagster._core.storage.tags import BACKFILL_ID_TAG, MAX_RETRIES_TAG, PRIORITY_TAG, USER_TAG
+from dagster._core.workspace.context import IWorkspaceProcessContext
+from dagster._daemon import controller
+from dagster._daemon.daemon import DaemonIterator
+from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
+    QueuedRunCoordinatorDaemon,
+)
+from dagster._serdes import ConfigurableClassData
+from dagster._utils.error import serializable_error_info_from_exc_info
+from dagster._utils.tags import TagConcurrencyLimitsCounter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dagster._core.workspace.context import BaseWorkspaceRequestContext
+
+__all__ = [
+    "ACTIVE_RUN_STATUSES",
+    "BACKFILL_ID_TAG",
+    "ENVIRONMENT_ERRORS",
+    "MAX_RETRIES_TAG",
+    "PRIORITY_TAG",
+    "UNFINISHED_RUN_STATUSES",
+    "USER_TAG",
+    "ConcurrencyConfig",
+    "ConfigurableClassData",
+    "DaemonIterator",
+    "IWorkspaceProcessContext",
+    "QueuedRunCoordinatorDaemon",
+    "RunLimits",
+    "RunQueueConfig",
+    "WithoutRuns",
+    "close_instance_limits",
+    "close_tag_limit",
+    "enqueue",
+    "error_info",
+    "install_daemon",
+    "launch",
+    "location_errors",
+    "location_of",
+    "open_tag_limit",
+]
+
+UNFINISHED_RUN_STATUSES = [status for status in DagsterRunStatus if status not in FINISHED_STATUSES]
+
+ENVIRONMENT_ERRORS = (
+    DagsterUserCodeUnreachableError,
+    DagsterCodeLocationLoadError,
+    DagsterCodeLocationNotFoundError,
+)
+"""What a launch raises when its code location cannot be reached, rather than when the run is bad."""
+
+
+def install_daemon(daemon: type[QueuedRunCoordinatorDaemon]) -> None:
+    """Make ``dagster dev``, ``dagster-daemon run`` and the Helm chart start this queue daemon.
+
+    They look the class up in the controller module when they start their daemons, which is after the
+    instance, and so the coordinator, has been loaded.
+    """
+    controller.QueuedRunCoordinatorDaemon = daemon  # type: ignore[attr-defined]
+
+
+def _closed(tag: str) -> dict[str, Any]:
+    return {"key": tag, "limit": 0}
+
+
+def close_tag_limit(limits: Sequence[Mapping[str, Any]] | None, tag: str) -> list[Any]:
+    """Tag concurrency limits under which nothing that bears the tag is started."""
+    return [*(limits or ()), _closed(tag)]
+
+
+def open_tag_limit(config: ConcurrencyConfig, tag: str) -> ConcurrencyConfig:
+    """The concurrency settings without the limit that `close_tag_limit` added."""
+    queue = config.run_queue_config
+    assert queue is not None, "a queued run coordinator always has a run queue config"
+    limits = [limit for limit in queue.tag_concurrency_limits if dict(limit) != _closed(tag)]
+    return ConcurrencyConfig(
+        pool_config=config.pool_config,
+        run_queue_config=queue._replace(tag_concurrency_limits=limits),
+    )
+
+
+def close_instance_limits(instance: DagsterInstance, tag: str) -> None:
+    """Close the tag also where ``concurrency.runs.tag_concurrency_limits`` replaces the coordinator's."""
+    runs = instance.get_settings("concurrency").get("runs") or {}
+    limits = runs.get("tag_concurrency_limits")
+    if limits is not None and _closed(tag) not in [dict(limit) for limit in limits]:
+        runs["tag_concurrency_limits"] = close_tag_limit(limits, tag)
+
+
+def location_of(run: DagsterRun) -> str | None:
+    """The code location that owns the run's job; runs made by hand may have none."""
+    return run.remote_job_origin.location_name if run.remote_job_origin else None
+
+
+def location_errors(workspace: BaseWorkspaceRequestContext) -> dict[str, str]:
+    """The code locations that could not be loaded, with the first line of the error."""
+    return {
+        name: (entry.load_error.message or "").strip().splitlines()[0][:300]
+        for name, entry in workspace.get_code_location_entries().items()
+        if entry.load_error is not None and (entry.load_error.message or "").strip()
+    }
+
+
+def enqueue(instance: DagsterInstance, run: DagsterRun) -> None:
+    """Put a run (back) into Dagster's queue, as its own coordinator does."""
+    instance.report_dagster_event(DagsterEvent.job_enqueue(run), run_id=run.run_id)
+
+
+def launch(instance: DagsterInstance, workspace: BaseWorkspaceRequestContext, run_id: str) -> None:
+    """Mark a run as starting and hand it to the run launcher, whose errors are raised."""
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    starting = DagsterEvent(
+        event_type_value=DagsterEventType.PIPELINE_STARTING.value, job_name=run.job_name
+    )
+    instance.report_dagster_event(starting, run_id=run_id)
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    instance.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=workspace))
+
+
+def error_info() -> Any:
+    """The exception being handled, in the form a daemon yields to show it in the UI."""
+    return serializable_error_info_from_exc_info(sys.exc_info())
+
+
+class RunLimits:
+    """Dagster's own limits (runs at once, tags, op pools) as counted in one pass.
+
+    A run that is taken is counted, so that later runs see it.
+    """
+
+    def __init__(
+        self,
+        instance: DagsterInstance,
+        config: ConcurrencyConfig,
+        in_progress: Sequence[RunRecord],
+        candidates: Sequence[DagsterRun],
+    ):
+        queue = config.run_queue_config
+        assert queue is not None
+        self._tags = TagConcurrencyLimitsCounter(
+            queue.tag_concurrency_limits, [record.dagster_run for record in in_progress]
+        )
+        self._pools = None
+        if queue.should_block_op_concurrency_limited_runs and any(
+            run.run_op_concurrency for run in candidates
+        ):
+            self._pools = GlobalOpConcurrencyLimitsCounter(
+                instance,
+                candidates,
+                in_progress,
+                concurrency_keys=instance.event_log_storage.get_concurrency_keys(),
+                pool_limits=instance.event_log_storage.get_pool_limits(),
+                slot_count_offset=queue.op_concurrency_slot_buffer,
+                pool_granularity=config.pool_config.pool_granularity,
+            )
+
+    def blocking(self, run: DagsterRun) -> str | None:
+        """Which limit keeps the run from starting now, in words; None when none does."""
+        if self._tags.is_blocked(run):
+            return "a tag concurrency limit of this Dagster instance is reached"
+        if self._pools is not None and self._pools.is_blocked(run):
+            return "the slots of a Dagster concurrency pool that its steps need are taken"
+        return None
+
+    def take(self, run: DagsterRun) -> None:
+        """Count the run as started."""
+        self._tags.update_counters_with_launched_item(run)
+        if self._pools is not None:
+            self._pools.update_counters_with_launched_item(run)
+
+
+class WithoutRuns:
+    """A Dagster instance in whose queue some runs are not seen.
+
+    Dagster's own dequeuing reads the queue page by page through ``get_runs``; with this in its hands
+    it stays as it is and loads none of the runs that are gated elsewhere.
+    """
+
+    def __init__(self, instance: DagsterInstance, run_ids: Sequence[str]):
+        self._instance = instance
+        self._run_ids = run_ids
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._instance, name)
+
+    def get_runs(
+        self,
+        filters: RunsFilter,
+        cursor: str | None = None,
+        limit: int = 100,
+        ascending: bool = True,
+    ) -> list[DagsterRun]:
+        """The next ``limit`` of ``run_ids`` (oldest first) in the filter's statuses, after ``cursor``."""
+        assert ascending, "Dagster reads its queue oldest first"
+        start = self._run_ids.index(cursor) + 1 if cursor is not None else 0
+        found: list[DagsterRun] = []
+        for chunk in _chunks(self._run_ids[start:], max(limit, 100)):
+            found += self._instance.get_runs(
+                filters=RunsFilter(run_ids=list(chunk), statuses=filters.statuses), ascending=True
+            )
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+
+def _chunks(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,361 @@
+"""The GPU half of Dagster's run queue: one pass after another over the ledger, by its one writer.
+
+A pass takes the writer's turn, follows what happened to the runs since, plans, and grants. Each step
+leaves the ledger right by itself, so a pass that ends anywhere is made good by the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
+from sqlalchemy.orm import Session
+
+from dagster_gpufair.gate.admission import Refusal, Submission, admit
+from dagster_gpufair.gate.book import Book
+from dagster_gpufair.gate.dagster_internals import location_of
+from dagster_gpufair.gate.policy_file import InForce, PolicyWatch
+from dagster_gpufair.gate.recording import record
+from dagster_gpufair.gate.refusing import refuse
+from dagster_gpufair.gate.tags import asks_for_gpus
+from dagster_gpufair.ledger import leases, requests, status, usage, writer
+from dagster_gpufair.ledger.connect import Ledger
+from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.requests import RequestRecord
+from dagster_gpufair.ledger.statements import chunks
+from dagster_gpufair.policy.quantities import format_gpus
+from dagster_gpufair.scheduling.accounts import account_of, borrowed_part
+from dagster_gpufair.scheduling.model import Account, Plan, Start, State
+from dagster_gpufair.scheduling.plan import plan
+
+TURN_LASTS = 30.0
+"""Seconds after which a daemon that has not been heard of may be replaced."""
+ACCRUE_EVERY = 10.0
+"""Seconds between two additions to what each account has borrowed."""
+DAEMON_STATUS = "daemon"
+
+
+class TurnLost(Exception):
+    """Another daemon has become the writer; nothing of what was decided here counts."""
+
+
+class GpuQueue:
+    """The open requests and leases of one instance, and what this daemon does with them."""
+
+    def __init__(
+        self, instance: DagsterInstance, ledger: Ledger, watch: PolicyWatch, logger: logging.Logger
+    ):
+        self.ledger = ledger
+        self.in_force: InForce | None = None
+        self.book = Book()
+        self.epoch: int | None = None
+        self._instance = instance
+        self._watch = watch
+        self._logger = logger
+        self._holder = writer.Holder.here(time.time())
+        self._accrued_at: float | None = None
+        self._used: Mapping[tuple[Account, str], float] = {}
+        self._blocked: dict[str, tuple[str, str]] = {}
+        self._no_policy: str | None = None
+
+    # -- the turn -------------------------------------------------------------------------------
+
+    def take_turn(self, now: float) -> bool:
+        """Become or stay the one writer, and take up the policy; False while another daemon writes."""
+        with self.ledger.writing() as session:
+            epoch = writer.take(session, self._holder, now, TURN_LASTS)
+            if epoch is None:
+                self.epoch = None
+                return False
+            if self._watch.has_changed():
+                self._take_up_policy(session, now)
+            self.in_force = self._watch.in_force(session)
+            if epoch != self.epoch:
+                self.book = Book.opened(session)
+                self._blocked = self.book.blocked()
+                last = status.get(session, DAEMON_STATUS)
+                self._accrued_at = last["at"] if last else None
+            if self.in_force is not None and now - (self._accrued_at or 0.0) >= ACCRUE_EVERY:
+                self._accrue(session, now)
+            status.put(session, DAEMON_STATUS, {"at": now, "host": self._holder.host}, now)
+        self.epoch = epoch
+        return True
+
+    def _take_up_policy(self, session: Session, now: float) -> None:
+        before = self._watch.in_force(session)
+        problems = self._watch.take_up(session, now, by=f"daemon on {self._holder.host}")
+        after = self._watch.in_force(session)
+        for problem in problems:
+            self._logger.error("%s changes nothing: %s", self._watch.path, problem)
+        self._no_policy = None
+        if after is None:
+            self._no_policy = f"no GPU policy is in force: {self._watch.path}: {problems[0]}"
+        if after is not None and (before is None or after.version != before.version):
+            self._logger.info("GPU policy v%d is in force (%s)", after.version, self._watch.path)
+
+    def _still_the_writer(self, session: Session, now: float) -> None:
+        if self.epoch is None or not writer.still(
+            session, self._holder.id, self.epoch, now, TURN_LASTS
+        ):
+            self.epoch = None
+            raise TurnLost("another daemon has taken over the GPU queue")
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong with the policy file, if anything."""
+        return self.in_force.trouble if self.in_force else self._no_policy
+
+    # -- following what happened ----------------------------------------------------------------
+
+    def follow(
+        self, unfinished: Sequence[str], active: Sequence[RunRecord], now: float
+    ) -> list[tuple[LeaseRecord, str]]:
+        """Bring the book and the ledger to what Dagster says its runs are.
+
+        Args:
+            unfinished: the ids of all unfinished runs, oldest first.
+            active: the runs that hold a worker.
+
+        Returns:
+            The leases that ended, with how their runs did.
+        """
+        ended = self._close(unfinished, now)
+        self._meet(self.book.unknown(unfinished), now)
+        self._find_ungated(set(unfinished), active, now)
+        return ended
+
+    def _close(self, unfinished: Sequence[str], now: float) -> list[tuple[LeaseRecord, str]]:
+        cancelled, over = self.book.gone(unfinished)
+        if not cancelled and not over:
+            return []
+        ended_as = {
+            found.dagster_run.run_id: found.dagster_run.status.value.lower()
+            for found in self._records([*cancelled, *over])
+        }
+        with self.ledger.writing() as session:
+            self._still_the_writer(session, now)
+            for run_id in over:
+                lease = self.book.leases[run_id]
+                leases.release(session, lease.id, now, ended_as.get(run_id, "deleted"))
+            by_end: dict[str, list[str]] = {}
+            for run_id in cancelled:
+                by_end.setdefault(ended_as.get(run_id, "deleted"), []).append(run_id)
+            for why, ids in by_end.items():
+                requests.cancel(session, ids, now, why)
+        for run_id in cancelled:
+            self.book.leave(run_id)
+        return [(self.book.leases.pop(id_), ended_as.get(id_, "deleted")) for id_ in over]
+
+    def _meet(self, run_ids: Sequence[str], now: float) -> None:
+        """Look at runs for the first time: requests of the ledger's, runs without GPUs, or neither."""
+        if not run_ids:
+            return
+        with self.ledger.reading() as session:
+            known = requests.by_ids(session, run_ids)
+        if any(request.state == "granted" for request in known.values()):
+            self.epoch = None  # granted behind our back: the book is read anew in the next pass
+            return
+        self._enter(request for request in known.values() if request.state == "queued")
+        strangers = [id_ for id_ in run_ids if id_ not in known or known[id_].state == "refused"]
+        for found in self._records(strangers):
+            run = found.dagster_run
+            if not asks_for_gpus(run.tags):
+                self.book.others.add(run.run_id)
+            elif run.status == DagsterRunStatus.QUEUED:
+                self._admit(found, now)
+
+    def _enter(self, new: Iterable[RequestRecord]) -> None:
+        """Put requests into the book, with what is known of their sources."""
+        new = list(new)
+        sources = {
+            (request.team, request.source) for request in new if request.source is not None
+        } - self.book.source_starts.keys()
+        if sources:
+            with self.ledger.reading() as session:
+                self.book.source_starts |= leases.source_starts(session, sources)
+        for request in new:
+            self.book.enter(request)
+
+    def _admit(self, found: RunRecord, now: float) -> None:
+        """A queued run that the coordinator could not record, or that was queued without it."""
+        if self.in_force is None:
+            return
+        run = found.dagster_run
+        submission = _submission(run, min(now, found.create_timestamp.timestamp()))
+        with self.ledger.writing() as session:
+            self._still_the_writer(session, now)
+            result = record(session, self.in_force, submission)
+        if isinstance(result, Refusal):
+            refuse(self._instance, run, result)
+        else:
+            self._enter([result])
+
+    def _find_ungated(self, unfinished: set[str], active: Sequence[RunRecord], now: float) -> None:
+        """GPU runs that run without a lease are counted, so that nobody else is given their GPUs."""
+        if self.in_force is None:
+            return
+        for found in active:
+            run = found.dagster_run
+            known = run.run_id in self.book.leases or run.run_id in self.book.others
+            if known or run.run_id not in unfinished or not asks_for_gpus(run.tags):
+                continue
+            request = self.book.queued.get(run.run_id) or self._unasked(run, now)
+            if request is None:
+                self.book.others.add(run.run_id)
+                continue
+            with self.ledger.writing() as session:
+                self._still_the_writer(session, now)
+                leases.ungated(session, request, request.pools[0], {}, now)
+                lease = leases.of_run(session, run.run_id)[-1]
+            self.book.granted(lease)
+            self._logger.error(
+                "Run %s of team %s uses %s × %s without a grant: it was not started by this queue. "
+                "It is counted until it ends.",
+                run.run_id,
+                request.team,
+                format_gpus(request.gpus),
+                lease.pool,
+            )
+
+    def _unasked(self, run: DagsterRun, now: float) -> RequestRecord | None:
+        """What a run would have asked for that never came by the queue."""
+        assert self.in_force is not None
+        request = admit(self.in_force.policy, _submission(run, now))
+        if isinstance(request, Refusal):
+            self._logger.error(
+                "Run %s uses GPUs without a grant and cannot be counted: %s",
+                run.run_id,
+                request.message,
+            )
+            return None
+        return RequestRecord.of(
+            request,
+            job_name=run.job_name,
+            location=location_of(run),
+            policy_version=self.in_force.version,
+        )
+
+    def _records(self, run_ids: Sequence[str]) -> Iterator[RunRecord]:
+        for piece in chunks(run_ids):
+            yield from self._instance.get_run_records(RunsFilter(run_ids=list(piece)))
+
+    # -- deciding -------------------------------------------------------------------------------
+
+    def plan(self, blocked: Mapping[str, tuple[str, str]], now: float) -> Plan:
+        """What would start now, and why the rest waits.
+
+        Args:
+            blocked: what something outside the decision keeps from starting, with reason and sentence.
+        """
+        assert self.in_force is not None
+        state = State(
+            requests=self.book.in_order(),
+            leases=[lease.to_lease() for lease in self.book.leases.values()],
+            used=self._used,
+            source_starts=self.book.source_starts,
+            blocked=blocked,
+        )
+        return plan(self.in_force.policy, state, now)
+
+    def grant(self, starts: Sequence[Start], decided: Plan, now: float) -> list[LeaseRecord]:
+        """Write the grants of a pass, all or none.
+
+        Raises:
+            TurnLost: if another daemon has become the writer; nothing is written then.
+        """
+        assert self.in_force is not None
+        granted = []
+        with self.ledger.writing() as session:
+            self._still_the_writer(session, now)
+            for start in starts:
+                leases.grant(
+                    session,
+                    start.request.id,
+                    pool=start.pool,
+                    gpus=start.gpus,
+                    nodes=start.nodes,
+                    class_=start.class_,
+                    at=now,
+                    policy_version=self.in_force.version,
+                    data=judged(start, decided),
+                )
+                granted.append(leases.of_run(session, start.request.id)[-1])
+        for lease in granted:
+            self.book.granted(lease)
+        return granted
+
+    def put_back(self, lease: LeaseRecord, reason: str, message: str, now: float) -> None:
+        """A granted run that could not be launched waits again, and its GPUs are free."""
+        with self.ledger.writing() as session:
+            self._still_the_writer(session, now)
+            leases.requeue(session, lease.id, now, message, (reason, message))
+            again = requests.by_ids(session, [lease.request_id])[lease.request_id]
+        self.book.leases.pop(lease.request_id, None)
+        if again.state == "queued":
+            self.book.enter(again)
+            self._blocked[again.id] = (reason, message)
+
+    def warn(self, lease: LeaseRecord, now: float) -> bool:
+        """Note that a run is told of its end; False if it was before."""
+        with self.ledger.writing() as session:
+            self._still_the_writer(session, now)
+            first = leases.warned(session, lease.id, now)
+        self.book.leases[lease.request_id] = replace(lease, warned_at=now)
+        return first
+
+    def note_blocked(self, blocked: Mapping[str, tuple[str, str]], now: float) -> None:
+        """Keep in the ledger what blocks which request, so that `gpufair queue` can say so too."""
+        changed = {id_: why for id_, why in blocked.items() if self._blocked.get(id_) != why}
+        freed = [id_ for id_ in self._blocked if id_ not in blocked]
+        if changed or freed:
+            with self.ledger.writing() as session:
+                self._still_the_writer(session, now)
+                requests.block(session, changed)
+                requests.unblock(session, freed)
+            self._blocked = dict(blocked)
+
+    def _accrue(self, session: Session, now: float) -> None:
+        """Add what was borrowed since the last time to what each account has had of late."""
+        assert self.in_force is not None
+        half_life = self.in_force.policy.fair_share.half_life.total_seconds()
+        if self._accrued_at is not None:
+            usage.accrue(session, self._borrowed_now(), self._accrued_at, now, half_life)
+        self._accrued_at = now
+        self._used = usage.used(session, now, half_life)
+
+    def _borrowed_now(self) -> dict[tuple[Account, str], int]:
+        """GPUs in the borrowed part of each account, in thousandths."""
+        assert self.in_force is not None
+        held = [lease.to_lease() for lease in self.book.leases.values()]
+        borrowed = borrowed_part(self.in_force.policy, held)
+        amounts: dict[tuple[Account, str], int] = {}
+        for lease in held:
+            if lease.id in borrowed:
+                key = (account_of(lease), lease.pool)
+                amounts[key] = amounts.get(key, 0) + lease.gpus
+        return amounts
+
+
+def judged(start: Start, decided: Plan) -> dict[str, object]:
+    """What a start was judged by, beside the best that waits in its pool: for `gpufair explain`."""
+    beside = next((group for group in decided.waiting if group.pool == start.pool), None)
+    return {
+        "submitted": start.request.submitted,
+        "saturation": start.saturation,
+        "points": start.points._asdict(),
+        "beside": beside
+        and {
+            "request": beside.requests[0].id,
+            "class": beside.class_.label,
+            "saturation": beside.saturation,
+            "points": beside.points._asdict(),
+            "reason": beside.reason,
+        },
+    }
+
+
+def _submission(run: DagsterRun, at: float) -> Submission:
+    return Submission(run.run_id, run.job_name, location_of(run), run.tags, at)

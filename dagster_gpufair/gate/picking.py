@@ -1,0 +1,108 @@
+"""Which runs a pass starts: the plan's, as far as Dagster's own limits let them, beside all others.
+
+A run that a limit of its own tags or pools blocks does not keep its GPUs from the next: the plan is
+made again without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
+
+from dagster_gpufair.gate.dagster_internals import ConcurrencyConfig, RunLimits
+from dagster_gpufair.gate.gpu_queue import GpuQueue
+from dagster_gpufair.gate.slots import share
+from dagster_gpufair.scheduling.model import Plan, Start
+
+MOST_ROUNDS = 8
+"""Plans made at most in one pass; what is blocked stays blocked, so the next pass goes on from there."""
+RUN_LIMIT = "run_limit"
+
+
+@dataclass(frozen=True)
+class Picked:
+    """What starts, and what is known of the rest. ``runs`` are the bodies of the GPU runs that start."""
+
+    plan: Plan | None
+    starts: Sequence[Start]
+    runs: Mapping[str, DagsterRun]
+    others: Sequence[DagsterRun]
+    blocked: Mapping[str, tuple[str, str]]
+    """GPU requests that something outside the plan keeps from starting, with reason and sentence."""
+
+
+class Picker:
+    """Picks runs pass by pass; remembers which GPU runs Dagster's limits blocked."""
+
+    def __init__(self) -> None:
+        self._limited: dict[str, DagsterRun] = {}
+
+    def pick(
+        self,
+        instance: DagsterInstance,
+        gpu_queue: GpuQueue,
+        limits: ConcurrencyConfig,
+        in_progress: Sequence[RunRecord],
+        unfinished: Sequence[str],
+        others: Sequence[DagsterRun],
+        blocked: Mapping[str, tuple[str, str]],
+        now: float,
+    ) -> Picked:
+        """One pass's choice.
+
+        Args:
+            unfinished: the ids of all unfinished runs, oldest first.
+            others: the runs without GPUs that Dagster's own rules would start.
+            blocked: what is known to be broken, with reason and sentence.
+        """
+        if gpu_queue.in_force is None or not gpu_queue.book.queued:
+            return Picked(None, (), {}, others, blocked)
+        blocked = {**blocked, **self._still_limited(instance, gpu_queue, limits, in_progress)}
+        queue = limits.run_queue_config
+        assert queue is not None
+        most = queue.max_concurrent_runs
+        free_slots = math.inf if most == -1 else most - len(in_progress)
+        for round_ in range(MOST_ROUNDS):
+            plan = gpu_queue.plan(blocked, now)
+            runs = _queued_bodies(instance, [start.request.id for start in plan.starts])
+            gpu = [runs[start.request.id] for start in plan.starts if start.request.id in runs]
+            if not gpu:
+                return Picked(plan, (), {}, others, blocked)
+            position = {run_id: place for place, run_id in enumerate(unfinished)}
+            counted = RunLimits(instance, limits, in_progress, [*gpu, *others])
+            shared = share(gpu, others, free_slots, counted, position)
+            self._limited |= {run_id: runs[run_id] for run_id in shared.limited}
+            blocked |= {run_id: (RUN_LIMIT, why) for run_id, why in shared.limited.items()}
+            if not shared.limited or round_ == MOST_ROUNDS - 1:
+                break
+        blocked |= dict.fromkeys(
+            shared.out_of_slots,
+            (RUN_LIMIT, f"This Dagster instance runs {most} runs at once, and no more."),
+        )
+        taken = {run.run_id for run in shared.gpu}
+        starts = [start for start in plan.starts if start.request.id in taken]
+        return Picked(plan, starts, runs, shared.other, blocked)
+
+    def _still_limited(
+        self,
+        instance: DagsterInstance,
+        gpu_queue: GpuQueue,
+        limits: ConcurrencyConfig,
+        in_progress: Sequence[RunRecord],
+    ) -> dict[str, tuple[str, str]]:
+        """Of the runs that were blocked before, those that still are with nothing else started."""
+        waiting = {id_: run for id_, run in self._limited.items() if id_ in gpu_queue.book.queued}
+        counted = RunLimits(instance, limits, in_progress, list(waiting.values()))
+        why = {id_: counted.blocking(run) for id_, run in waiting.items()}
+        self._limited = {id_: run for id_, run in waiting.items() if why[id_] is not None}
+        return {id_: (RUN_LIMIT, said) for id_, said in why.items() if said is not None}
+
+
+def _queued_bodies(instance: DagsterInstance, run_ids: Sequence[str]) -> dict[str, DagsterRun]:
+    if not run_ids:
+        return {}
+    found = instance.get_runs(RunsFilter(run_ids=list(run_ids), statuses=[DagsterRunStatus.QUEUED]))
+    return {run.run_id: run for run in found}

@@ -1,0 +1,50 @@
+"""Writing what admission decided into the ledger: one place for the coordinator and the daemon."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from dagster_gpufair.gate.admission import Refusal, Submission, admit
+from dagster_gpufair.gate.policy_file import InForce
+from dagster_gpufair.gate.tags import POOL, TEAM, TIER
+from dagster_gpufair.ledger import requests
+from dagster_gpufair.ledger.requests import RequestRecord
+
+
+def record(session: Session, in_force: InForce, submission: Submission) -> RequestRecord | Refusal:
+    """Admit a run and record its request, or its refusal, which is recorded before it is acted on."""
+    request = admit(in_force.policy, submission)
+    if isinstance(request, Refusal):
+        requests.refuse(
+            session,
+            _refused(submission, in_force.version),
+            request.code,
+            request.message,
+            submission.at,
+        )
+        return request
+    new = RequestRecord.of(
+        request,
+        job_name=submission.job_name,
+        location=submission.location,
+        policy_version=in_force.version,
+    )
+    requests.add(session, new)
+    return new
+
+
+def _refused(submission: Submission, policy_version: int) -> RequestRecord:
+    """What is left of a request that could not be read: whose it claimed to be, and from where."""
+    tags = submission.tags
+    return RequestRecord(
+        id=submission.run_id,
+        run_id=submission.run_id,
+        team=tags.get(TEAM, ""),
+        tier=tags.get(TIER, ""),
+        pools=(tags[POOL],) if POOL in tags else (),
+        gpus=0,
+        submitted_at=submission.at,
+        job_name=submission.job_name,
+        location=submission.location,
+        policy_version=policy_version,
+    )

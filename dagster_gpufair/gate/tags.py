@@ -1,0 +1,255 @@
+"""The tags that carry a request: what users write, what we write back, and the helper for both.
+
+Users set these on jobs, assets or runs; every value is text. `parse_ask` reads them, `gpu_tags` writes
+them, and both hold to the same rules, so what one builds the other accepts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from dagster_gpufair.policy.problems import shown, unknown
+from dagster_gpufair.policy.quantities import (
+    ONE_GPU,
+    format_gpus,
+    parse_duration,
+    parse_gpus,
+)
+
+PREFIX = "gpufair/"
+TEAM = "gpufair/team"
+PROJECT = "gpufair/project"
+TIER = "gpufair/tier"
+POOL = "gpufair/pool"
+GPUS = "gpufair/gpus"
+GPUS_PER_NODE = "gpufair/gpus_per_node"
+KIND = "gpufair/kind"
+MAX_DURATION = "gpufair/max_duration"
+HOLD = "gpufair/hold"
+USER_TAGS = (TEAM, PROJECT, TIER, POOL, GPUS, GPUS_PER_NODE, KIND, MAX_DURATION, HOLD)
+
+STATE = "gpufair/state"
+REASON = "gpufair/reason"
+STATE_TAGS = (STATE, REASON)
+"""Written by us on every GPU run; what a run brings along (from a re-execution) is overwritten."""
+
+KINDS = ("experiment", "training", "evaluation", "batch_inference", "online_inference")
+
+K8S_CONFIG = "dagster-k8s/config"
+_K8S_GPU = "nvidia.com/gpu"
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
+_WHOLE = re.compile(r"\d{1,7}", re.ASCII)
+_AMOUNT = re.compile(r"\d{1,7}(\.\d{1,3})?", re.ASCII)
+
+
+class InvalidAsk(ValueError):
+    """Tags that do not make a request; the message says which one, and what would be right."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a run's tags ask for. GPUs in thousandths; ``None`` is left to the policy."""
+
+    gpus: int
+    min_gpus: int | None = None
+    gpus_per_node: int | None = None
+    pools: tuple[str, ...] = ()
+    team: str | None = None
+    project: str | None = None
+    tier: str | None = None
+    kind: str | None = None
+    max_duration: timedelta | None = None
+
+
+def asks_for_gpus(tags: Mapping[str, str]) -> bool:
+    """Whether a run is ours to gate. A misspelt tag of ours counts, so that it cannot slip through."""
+    if GPUS in tags or any(_is_unknown(key) for key in tags):
+        return True
+    return K8S_CONFIG in tags and _kubernetes_gpus(tags) != 0
+
+
+def parse_ask(tags: Mapping[str, str]) -> Ask:
+    """Read a run's tags.
+
+    Raises:
+        InvalidAsk: for a tag that is unknown, cannot be read, or contradicts another.
+    """
+    for key in tags:
+        if _is_unknown(key):
+            raise InvalidAsk(unknown("tag", key, USER_TAGS))
+    hold = tags.get(HOLD, "run")
+    if hold != "run":
+        raise InvalidAsk(
+            f"{HOLD} is {shown(hold)}: this version holds GPUs for the whole run only; "
+            "remove the tag or set it to 'run'"
+        )
+    least, most = _gpus(tags)
+    per_node = _gpus_per_node(tags.get(GPUS_PER_NODE), most, least)
+    kind = tags.get(KIND)
+    if kind is not None and kind not in KINDS:
+        raise InvalidAsk(f"{KIND}: {unknown('kind', kind, KINDS)}")
+    return Ask(
+        gpus=most,
+        min_gpus=least,
+        gpus_per_node=per_node,
+        pools=_pools(tags.get(POOL)),
+        team=_name(tags, TEAM),
+        project=_name(tags, PROJECT),
+        tier=_name(tags, TIER),
+        kind=kind,
+        max_duration=_max_duration(tags.get(MAX_DURATION)),
+    )
+
+
+def gpu_tags(
+    gpus: int | float | str,
+    *,
+    pool: str | Sequence[str] | None = None,
+    team: str | None = None,
+    tier: str | None = None,
+    project: str | None = None,
+    kind: str | None = None,
+    gpus_per_node: int | None = None,
+    max_duration: str | timedelta | None = None,
+) -> dict[str, str]:
+    """The tags of a job that needs GPUs, checked where the job is defined.
+
+    Args:
+        gpus: how many: ``8``, ``0.5``, or ``"4-8"`` for eight, or at least four.
+        pool: one pool, or several in order of liking.
+        team: only needed where the policy does not map the code location to a team.
+        max_duration: the longest it runs, ``"2h"``; it is stopped then, and starts sooner for saying so.
+
+    Raises:
+        InvalidAsk: for values that would be refused when the run is submitted.
+    """
+    written: dict[str, Any] = {
+        GPUS: gpus,
+        POOL: pool if pool is None or isinstance(pool, str) else ",".join(pool),
+        TEAM: team,
+        TIER: tier,
+        PROJECT: project,
+        KIND: kind,
+        GPUS_PER_NODE: gpus_per_node,
+        MAX_DURATION: f"{max_duration.total_seconds():g}s"
+        if isinstance(max_duration, timedelta)
+        else max_duration,
+    }
+    tags = {key: str(value) for key, value in written.items() if value is not None}
+    parse_ask(tags)
+    return tags
+
+
+def _is_unknown(key: str) -> bool:
+    return key.startswith(PREFIX) and key not in USER_TAGS and key not in STATE_TAGS
+
+
+def _gpus(tags: Mapping[str, str]) -> tuple[int | None, int]:
+    """(min_gpus, gpus) in thousandths."""
+    text = tags.get(GPUS)
+    if text is None:
+        count = _kubernetes_gpus(tags)
+        if not count:
+            raise InvalidAsk(
+                f"the GPU limit in {K8S_CONFIG} is not a whole number from 1; "
+                f"mend it, or set {GPUS}"
+            )
+        return None, count * ONE_GPU
+    low, dash, high = text.strip().partition("-")
+    if not _AMOUNT.fullmatch(low) or (dash and not _AMOUNT.fullmatch(high)):
+        raise _not_gpus(text)
+    try:
+        amounts = [parse_gpus(part) for part in ((low, high) if dash else (low,))]
+    except ValueError:
+        raise _not_gpus(text) from None
+    for amount in amounts:
+        if amount == 0:
+            raise InvalidAsk(f"{GPUS} is {shown(text)}: a run without GPUs has no such tag")
+        if amount > ONE_GPU and amount % ONE_GPU:
+            raise InvalidAsk(
+                f"{GPUS} is {shown(text)}: ask for whole GPUs, or for a part of one (0.5)"
+            )
+    if dash and amounts[0] > amounts[1]:
+        raise InvalidAsk(
+            f"{GPUS} is {shown(text)}: the least comes first, "
+            f"{format_gpus(amounts[1])}-{format_gpus(amounts[0])}"
+        )
+    least = amounts[0] if dash and amounts[0] < amounts[1] else None
+    return least, amounts[-1]
+
+
+def _not_gpus(text: str) -> InvalidAsk:
+    return InvalidAsk(
+        f"{GPUS} is {shown(text)}, which is no number of GPUs; write 8, 0.5, or 4-8 for at least four"
+    )
+
+
+def _gpus_per_node(text: str | None, gpus: int, min_gpus: int | None) -> int | None:
+    if text is None:
+        return None
+    if not _WHOLE.fullmatch(text.strip()) or int(text) == 0:
+        raise InvalidAsk(f"{GPUS_PER_NODE} is {shown(text)}, which is no whole number from 1")
+    per_node = int(text) * ONE_GPU
+    for amount in (gpus, min_gpus):
+        if amount is not None and amount % per_node:
+            raise InvalidAsk(
+                f"{GPUS_PER_NODE} is {shown(text)} and {GPUS} asks for {format_gpus(amount)}, "
+                "which does not divide into such nodes; make one a multiple of the other"
+            )
+    return per_node
+
+
+def _pools(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    pools = tuple(part.strip() for part in text.split(","))
+    for pool in pools:
+        if not _NAME.fullmatch(pool):
+            raise InvalidAsk(f"{POOL} is {shown(text)}; write one pool, or several as h100,a100")
+    if len(set(pools)) < len(pools):
+        raise InvalidAsk(f"{POOL} is {shown(text)}, which names a pool twice")
+    return pools
+
+
+def _name(tags: Mapping[str, str], key: str) -> str | None:
+    name = tags.get(key)
+    if name is not None and not _NAME.fullmatch(name):
+        raise InvalidAsk(
+            f"{key} is {shown(name)}; a name has letters, digits, '_', '-' and '.', at most 63"
+        )
+    return name
+
+
+def _max_duration(text: str | None) -> timedelta | None:
+    if text is None:
+        return None
+    try:
+        duration = parse_duration(text)
+    except ValueError as error:
+        raise InvalidAsk(f"{MAX_DURATION}: {error}") from None
+    if not duration:
+        raise InvalidAsk(f"{MAX_DURATION} is {shown(text)}; a run needs some time")
+    return duration
+
+
+def _kubernetes_gpus(tags: Mapping[str, str]) -> int | None:
+    """Whole GPUs in the limits of the run's container; 0 if it has none, None if they cannot be read."""
+    try:
+        config = json.loads(tags[K8S_CONFIG])
+    except (ValueError, RecursionError):
+        return 0  # Dagster says what is wrong with it when the run is launched
+    limits: Any = config
+    for keys in (("container_config", "containerConfig"), ("resources",), ("limits",)):
+        if not isinstance(limits, Mapping):
+            return 0
+        limits = next((limits[key] for key in keys if key in limits), None)
+    if not isinstance(limits, Mapping) or _K8S_GPU not in limits:
+        return 0
+    count = str(limits[_K8S_GPU])
+    return int(count) if _WHOLE.fullmatch(count) else None

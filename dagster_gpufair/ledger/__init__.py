@@ -1,0 +1,1 @@
+"""What was asked, decided and used: the tables of the Dagster instance's database that are ours."""

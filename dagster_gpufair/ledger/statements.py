@@ -1,0 +1,37 @@
+"""Saying to either database what SQLAlchemy has no common words for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import CursorResult, Delete, Insert, Update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from dagster_gpufair.ledger.tables import Base
+
+T = TypeVar("T")
+
+_MOST_IDS = 500
+"""Ids in one statement; SQLite before 3.32 takes 999 parameters at most."""
+
+
+def insert_into(session: Session, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
+    """An ``INSERT`` of the session's dialect, which knows ``ON CONFLICT``."""
+    if session.get_bind().dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)
+
+
+def changed(session: Session, statement: Insert | Update | Delete) -> int:
+    """Execute it, and say how many rows it touched."""
+    return cast("CursorResult[Any]", session.execute(statement)).rowcount
+
+
+def chunks(ids: Iterable[T]) -> Iterator[Sequence[T]]:
+    """Long lists of ids in pieces that fit a statement."""
+    rest = iter(ids)
+    while piece := list(islice(rest, _MOST_IDS)):
+        yield piece

@@ -1,0 +1,179 @@
+"""The tables, all named ``gpufair_…``: they share a database with Dagster's own.
+
+Times and durations are floats in seconds (times since the epoch, UTC); GPU amounts are integers in
+thousandths. A change here needs a migration in ``migrations/versions``; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from sqlalchemy import BigInteger, Boolean, Double, ForeignKey, Index, MetaData, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from dagster_gpufair.ledger.columns import Data, Name, Names, Serial, Words
+
+PREFIX = "gpufair_"
+
+Indexed = Annotated[str, mapped_column(Name())]
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+        }
+    )
+    type_annotation_map = {
+        str: Words(),
+        float: Double(),
+        int: BigInteger(),
+        bool: Boolean(),
+        tuple[str, ...]: Names(),
+        dict[str, Any]: Data(),
+    }
+
+
+class PolicyVersionRow(Base):
+    """A policy as it was adopted. The newest is in force."""
+
+    __tablename__ = "gpufair_policy_versions"
+    __table_args__ = {"sqlite_autoincrement": True}
+
+    version: Mapped[int] = mapped_column(Serial, primary_key=True)
+    document: Mapped[str]
+    digest: Mapped[str]
+    source: Mapped[str]
+    adopted_at: Mapped[float]
+    adopted_by: Mapped[str]
+
+
+class RequestRow(Base):
+    """What a run asks for. ``id`` is the run's."""
+
+    __tablename__ = "gpufair_requests"
+
+    id: Mapped[Indexed] = mapped_column(primary_key=True)
+    run_id: Mapped[Indexed] = mapped_column(index=True)
+    team: Mapped[Indexed] = mapped_column(index=True)
+    tier: Mapped[str]
+    pools: Mapped[tuple[str, ...]]
+    gpus: Mapped[int]
+    submitted_at: Mapped[float]
+    job_name: Mapped[str]
+    location: Mapped[str | None]
+    project: Mapped[Indexed | None]
+    kind: Mapped[str | None]
+    source: Mapped[Indexed | None]
+    min_gpus: Mapped[int | None]
+    gpus_per_node: Mapped[int | None]
+    max_duration: Mapped[float | None]
+    cpus: Mapped[float]
+    memory_gib: Mapped[float]
+    preempted: Mapped[int]
+    state: Mapped[str] = mapped_column(index=True)
+    policy_version: Mapped[int | None]
+    blocked_reason: Mapped[str | None]
+    blocked_message: Mapped[str | None]
+    told_state: Mapped[str | None]
+    told_reason: Mapped[str | None]
+    told_at: Mapped[float | None]
+    finished_at: Mapped[float | None]
+    refusal_code: Mapped[str | None]
+    refusal_message: Mapped[str | None]
+
+
+class LeaseRow(Base):
+    """GPUs held for a request. Open until ``released_at`` is set, which happens once.
+
+    ``ungated`` leases were not granted: their run was found running. ``void`` ones never led to a
+    run.
+    """
+
+    __tablename__ = "gpufair_leases"
+    __table_args__ = (
+        # However many daemons decide at once: never two open leases for one request.
+        Index(
+            "ix_gpufair_leases_open",
+            "request_id",
+            unique=True,
+            sqlite_where=text("released_at IS NULL"),
+            postgresql_where=text("released_at IS NULL"),
+        ),
+        # The newest start of a source, without reading its history.
+        Index(None, "team", "source", "started_at"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    request_id: Mapped[Indexed] = mapped_column(ForeignKey("gpufair_requests.id"), index=True)
+    run_id: Mapped[Indexed] = mapped_column(index=True)
+    team: Mapped[Indexed]
+    project: Mapped[Indexed | None]
+    tier: Mapped[str]
+    kind: Mapped[str | None]
+    source: Mapped[Indexed | None]
+    pool: Mapped[Indexed]
+    gpus: Mapped[int]
+    nodes: Mapped[dict[str, Any]]
+    started_at: Mapped[float]
+    max_duration: Mapped[float | None]
+    class_: Mapped[str | None] = mapped_column("class")
+    policy_version: Mapped[int | None]
+    ungated: Mapped[bool]
+    void: Mapped[bool]
+    launch_epoch: Mapped[int | None]
+    warned_at: Mapped[float | None]
+    released_at: Mapped[float | None]
+    release_reason: Mapped[str | None]
+
+
+class EventRow(Base):
+    """Something that happened. Only ever added to; ids rise in the order of commits."""
+
+    __tablename__ = "gpufair_events"
+    __table_args__ = {"sqlite_autoincrement": True}
+
+    id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    at: Mapped[float]
+    kind: Mapped[str]
+    run_id: Mapped[Indexed | None] = mapped_column(index=True)
+    team: Mapped[Indexed | None]
+    pool: Mapped[Indexed | None]
+    data: Mapped[dict[str, Any]]
+
+
+class BorrowedUseRow(Base):
+    """GPU-hours an account has borrowed in a pool, decayed up to ``as_of``."""
+
+    __tablename__ = "gpufair_borrowed_use"
+
+    team: Mapped[Indexed] = mapped_column(primary_key=True)
+    project: Mapped[Indexed] = mapped_column(primary_key=True)
+    """Empty for the team's own account: part of a primary key, so never null."""
+    pool: Mapped[Indexed] = mapped_column(primary_key=True)
+    gpu_hours: Mapped[float]
+    as_of: Mapped[float]
+
+
+class WriterRow(Base):
+    """Who may write grants now. One row."""
+
+    __tablename__ = "gpufair_writer"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    holder: Mapped[dict[str, Any] | None] = mapped_column(Data(none_as_null=True))
+    epoch: Mapped[int]
+    expires_at: Mapped[float]
+
+
+class StatusRow(Base):
+    """The last word on something, by key."""
+
+    __tablename__ = "gpufair_status"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[Any] = mapped_column(Data())
+    updated_at: Mapped[float]

@@ -1,0 +1,109 @@
+"""The parts that sentences about requests are made of, with real numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dagster_gpufair.policy.models import Policy
+from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
+from dagster_gpufair.scheduling.accounts import Holding
+from dagster_gpufair.scheduling.capacity import Room
+from dagster_gpufair.scheduling.model import Request
+from dagster_gpufair.scheduling.shape import Nodes
+
+
+def asked(request: Request, pool: str, nodes: Nodes | None) -> str:
+    """``8 × h100 on one node``, ``4 to 8 × h100 on one node``."""
+    least = request.sizes[-1]
+    amount = format_gpus(request.gpus)
+    if least != request.gpus:
+        amount = f"{format_gpus(least)} to {amount}"
+    return f"{amount} × {pool}{_shape(request, nodes)}"
+
+
+def free(policy: Policy, pool: str, room: Room, request: Request) -> str:
+    """``h100 has 5 of 16 free, at most 4 on one node``."""
+    away = policy.pools[pool].capacity - room.ready
+    maintenance = f" ({format_gpus(away)} more are in maintenance)" if away else ""
+    left = format_gpus(max(0, room.free))
+    return (
+        f"{pool} has {left} of {format_gpus(room.ready)} free{maintenance}{_spread(request, room)}"
+    )
+
+
+def used(holding: Holding) -> str:
+    """``nlp uses 6 of its 8``, ``vision uses 6: its 4 and 2 borrowed``."""
+    account, quota = holding.account, format_gpus(holding.quota)
+    if not holding.quota:
+        borrowed = f" and has borrowed {format_gpus(holding.use)}" if holding.use else ""
+        return f"{account} has no quota there{borrowed}"
+    if holding.overage:
+        overage = format_gpus(holding.overage)
+        return f"{account} uses {format_gpus(holding.use)}: its {quota} and {overage} borrowed"
+    return f"{account} uses {format_gpus(holding.use)} of its {quota}"
+
+
+def had_of_late(holding: Holding) -> str:
+    """``vision has borrowed 38 % of late, its part is 33 %``."""
+    return (
+        f"{holding.account} has borrowed {holding.had:.0%} of late, its part is {holding.due:.0%}"
+    )
+
+
+def no_borrowing(policy: Policy, request: Request, holding: Holding) -> str | None:
+    """Which rule keeps the request from borrowing at all; None if none does."""
+    rules = policy.borrowing
+    if rules.mode == "off":
+        return "borrowing is off"
+    if rules.tiers != "all" and request.tier not in rules.tiers:
+        return f"tier {request.tier} may not borrow ({_listed(rules.tiers)} may)"
+    if rules.kinds != "all" and request.kind not in rules.kinds:
+        work = "work without a kind" if request.kind is None else f"work of kind {request.kind}"
+        return f"{work} may not borrow ({_listed(rules.kinds)} may)"
+    if holding.borrow_limit == 0:
+        return f"{holding.account} may not borrow {holding.pool}"
+    return None
+
+
+def held_back_for(keepers: Iterable[Holding]) -> str:
+    """``held back are 4 for red, 2 for blue``."""
+    parts = [f"{format_gpus(keeper.held_back)} for {keeper.account}" for keeper in keepers]
+    return f"held back are {_listed(parts)}"
+
+
+def in_policy(names: Iterable[str]) -> str:
+    """``(it has a100, h100)``."""
+    return f"(it has {_listed(sorted(names))})"
+
+
+def _shape(request: Request, nodes: Nodes | None) -> str:
+    least = request.sizes[-1]
+    if nodes is None or least <= ONE_GPU:
+        return ""
+    if request.gpus_per_node:
+        return f", {format_gpus(request.gpus_per_node)} on each node"
+    return " on one node" if least <= nodes.largest else " on whole nodes"
+
+
+def _spread(request: Request, room: Room) -> str:
+    """How what is free lies on the nodes, as far as it matters to the request."""
+    least = request.sizes[-1]
+    if room.nodes is None or least <= ONE_GPU:
+        return ""
+    by_free = room.nodes.by_free
+    if request.gpus_per_node:
+        able = sum(1 for gpus, _ in by_free if gpus >= request.gpus_per_node)
+        return f", {format_gpus(request.gpus_per_node)} or more on {_nodes(able)}"
+    if least <= room.nodes.largest:
+        most = max(0, by_free[-1][0]) if by_free else 0
+        return f", at most {format_gpus(most)} on one node"
+    idle = sum(1 for gpus, node in by_free if gpus == room.nodes.sizes[node])
+    return f", {_nodes(idle)} wholly"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
