@@ -70,7 +70,7 @@ class Name(TypeDecorator[str]):
             return None if value is None else storable_text(value)
         text = storable_text(value)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return f"{text[: _LONGEST_NAME - 17]}"
+        return f"{text[: _LONGEST_NAME - 17]}~{digest}"
 
 
 class Data(TypeDecorator[Any]):

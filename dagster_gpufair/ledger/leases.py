@@ -367,7 +367,7 @@ def _end(
         return False
     session.execute(
         update(RequestRow)
-        .where(RequestRow.id == found.request_id, RequestRow.state == "granted")
+        .where(RequestRow.id == found.request_id)
         .values(request_values)
         .execution_options(synchronize_session=False)
     )

@@ -165,10 +165,11 @@ class Ageing(NamedTuple):
     def deadline(self, submitted: float) -> float:
         if self.start_within is None:
             return 0.0
-        waited = self.now - submitted
-        if waited >= self.start_within:
-            return self.deadline_points
-        return self.deadline_points * max(0.0, 2 * waited / self.start_within - 1)
+        half = self.start_within / 2
+        late = self.now - submitted - half
+        if late <= 0:
+            return 0.0
+        return self.deadline_points if late >= half else self.deadline_points * late / half
 
 
 @dataclass(frozen=True, slots=True)

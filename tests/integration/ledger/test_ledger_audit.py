@@ -1,0 +1,218 @@
+"""The audit: silent about a record that kept the rules, and precise about one that did not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledger_samples import POLICY, asked, granted
+from sqlalchemy import URL, update
+from sqlalchemy.orm import Session
+
+from dagster_gpufair.ledger import audit, leases, policies
+from dagster_gpufair.ledger.connect import Ledger
+from dagster_gpufair.ledger.tables import LeaseRow
+from dagster_gpufair.scheduling.model import Class
+
+BORROWING = {"class_": Class.BORROWING}
+VISION = {"team": "vision"}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> URL:
+    """SQLite only: what the audit reads is tested on both, and it only reads."""
+    return URL.create("sqlite", database=str(tmp_path / "gpufair.db"))
+
+
+def adopt(session: Session, document: str = POLICY, at: float = 0.0) -> int:
+    return policies.adopt(session, document, str(hash(document)), "test", "test", at)
+
+
+def found(ledger: Ledger) -> list[str]:
+    with ledger.reading() as session:
+        return audit.violations(session)
+
+
+def test_an_empty_record_is_clean(ledger: Ledger) -> None:
+    assert found(ledger) == []
+
+
+def test_a_record_that_kept_the_rules(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        adopt(session)
+        first = granted(session, "a", 8, at=1000.0, node="h1")
+        granted(session, "b", 4, at=1001.0, node="h2", **BORROWING)
+        granted(session, "c", 4, at=1002.0, node="h2", **VISION)
+        # In one pass: what ends at a moment is free at that moment.
+        leases.release(session, first, 1010.0, "success")
+        granted(session, "d", 4, at=1010.0, node="h1")
+        granted(session, "e", 4, at=1010.0, node="h1", **VISION)
+        # Could not be launched, and the next one got its place in the same pass.
+        failed = granted(session, "f", 4, at=1011.0, node=None, pool="t4", **BORROWING)
+        leases.requeue(session, failed, 1011.0, "unreachable")
+        granted(session, "g", 4, at=1011.0, node=None, pool="t4", **BORROWING)
+    assert found(ledger) == []
+
+
+def test_more_than_a_node_and_a_pool_have(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        adopt(session)
+        granted(session, "a", 8, at=1000.0, node="h1")
+        granted(session, "b", 8, at=1000.0, node="h2", **VISION)
+        granted(session, "c", 1, at=1001.0, node="h2", **BORROWING)
+    assert found(ledger) == [
+        "1970-01-01T00:16:41+00:00: lease 3 of 1 × h100 for run c (team nlp): "
+        "17 of 16 GPUs of the pool in use",
+        "1970-01-01T00:16:41+00:00: lease 3 of 1 × h100 for run c (team nlp): "
+        "9 of 8 GPUs of node h2 in use",
+    ]
+
+
+def test_more_than_a_pool_without_nodes_has(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        adopt(session)
+        granted(session, "a", 4, node=None, pool="t4", **BORROWING)
+        granted(session, "b", 1, node=None, pool="t4", **BORROWING)
+    (said,) = found(ledger)
+    assert "5 of 4 GPUs of the pool in use" in said
+
+
+@pytest.mark.parametrize(
+    ("policy", "gpus", "class_", "said"),
+    [
+        (POLICY, 13, Class.BORROWING, "13 GPUs with a quota of 8 and a borrow limit of 4"),
+        (POLICY, 12, Class.BORROWING, None),
+        (POLICY, 9, Class.GUARANTEED, "9 GPUs with a quota of 8, so it was not guaranteed"),
+        (POLICY, 13, Class.URGENT, "left 3 GPUs, and 4 are held back for other teams"),
+        (POLICY, 12, Class.URGENT, None),
+        (POLICY + "borrowing: {mode: off}\n", 9, Class.BORROWING, "it may not borrow"),
+        (POLICY + "borrowing: {tiers: [milestone]}\n", 9, Class.BORROWING, "it may not borrow"),
+        (POLICY + "borrowing: {mode: off}\n", 8, Class.GUARANTEED, None),
+    ],
+)
+def test_more_than_a_team_may_have(
+    ledger: Ledger, policy: str, gpus: int, class_: Class, said: str | None
+) -> None:
+    with ledger.writing() as session:
+        adopt(session, policy.replace("h1: 8", "h1: 16").replace("h2: 8", "h2: 0"))
+        granted(session, "a", gpus, class_=class_)
+    violations = found(ledger)
+    if said is None:
+        assert violations == []
+    else:
+        assert any(said in violation for violation in violations), violations
+
+
+def test_what_is_held_back_shrinks_with_its_owners_use(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        adopt(session, POLICY.replace("borrow_limit: {h100: 4}", ""))
+        granted(session, "a", 4, at=1000.0, node="h1", **VISION)
+        granted(session, "b", 4, at=1001.0, node="h1")
+        granted(session, "c", 8, at=1002.0, node="h2", **BORROWING)
+    assert found(ledger) == []
+
+
+def test_only_who_took_it_is_to_blame(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        adopt(session)
+        granted(session, "a", 8, at=1000.0, node="h1")
+        granted(session, "b", 6, at=1001.0, node="h2", class_=Class.URGENT)
+        granted(session, "c", 1, at=1002.0, node="h2", **VISION)
+    (said,) = found(ledger)
+    assert "run b (team nlp): it left 2 GPUs, and 4 are held back for other teams" in said
+
+
+def test_a_launch_that_failed_at_once_made_no_room(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        adopt(session)
+        granted(session, "a", 5, at=1000.0, node=None, pool="t4", **BORROWING)
+        failed = granted(session, "b", 4, at=1000.0, node=None, pool="t4", **BORROWING)
+        leases.requeue(session, failed, 1000.0, "unreachable")
+    (said,) = found(ledger)
+    assert "for run a (team nlp): 5 of 4 GPUs of the pool in use" in said
+
+
+def test_each_grant_is_judged_by_the_policy_it_was_decided_by(ledger: Ledger) -> None:
+    smaller = POLICY.replace("h1: 8", "h1: 4").replace("{h100: 8}", "{h100: 4}")
+    with ledger.writing() as session:
+        adopt(session)
+        granted(session, "before", 8, at=1000.0, node="h1")
+        assert adopt(session, smaller, at=2000.0) == 2
+        # Decided by v1 just before v2 was adopted.
+        granted(session, "between", 4, at=2001.0, node="h2", **BORROWING)
+    assert found(ledger) == []
+    with ledger.writing() as session:
+        # Not known by which: what was in force then counts.
+        session.execute(update(LeaseRow).values(policy_version=None))
+    assert [line.split(": ")[1] for line in found(ledger)] == [
+        "lease 2 of 4 × h100 for run between (team nlp)"
+    ] * len(found(ledger))
+    assert any("12 GPUs with a quota of 4" in line for line in found(ledger))
+
+
+def test_a_node_that_left_the_pool_takes_its_use_along(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        adopt(session)
+        granted(session, "a", 8, at=1000.0, node="h1")
+        adopt(session, POLICY.replace("h1: 8", "h3: 8"), at=2000.0)
+        granted(session, "b", 8, at=2001.0, node="h3", **VISION)
+        session.execute(update(LeaseRow).where(LeaseRow.run_id == "b").values(policy_version=2))
+    assert found(ledger) == []
+
+
+def test_grants_that_no_policy_covers(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        granted(session, "a")
+        session.execute(update(LeaseRow).values(policy_version=None))
+    (said,) = found(ledger)
+    assert "no policy was in force" in said
+    with ledger.writing() as session:
+        adopt(session, "pools: [", at=10.0)
+    assert found(ledger) == ["policy v1 cannot be read, so its grants were not looked at"]
+    with ledger.writing() as session:
+        adopt(session, POLICY.replace("h100", "a100"), at=20.0)
+    assert "no such pool" in found(ledger)[-1]
+
+
+def test_two_leases_at_once_for_one_request(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        adopt(session)
+        first = granted(session, "a", 2, at=1000.0)
+        leases.requeue(session, first, 1010.0, "lost")
+        granted(session, "a", 2, at=1010.0)
+    assert found(ledger) == []
+    with ledger.writing() as session:
+        session.execute(update(LeaseRow).where(LeaseRow.id == 2).values(started_at=1005.0))
+    (said,) = found(ledger)
+    assert "request a has two leases at once: 1 and 2" in said
+
+
+def test_use_without_a_grant_is_told_apart(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        adopt(session)
+        granted(session, "a", 8, at=1000.0, node="h1")
+        leases.ungated(session, asked("b", 8, team="vision"), "h100", {"h1": 8000}, 1001.0)
+        ended = leases.ungated(session, asked("c", 1), "h100", {}, 1001.0)
+        assert ended is not None
+        leases.release(session, ended, 1060.0, "success")
+    assert found(ledger) == []
+    with ledger.reading() as session:
+        assert audit.ungated_use(session) == [
+            "run b of team vision used 8 × h100 without a grant from 1970-01-01T00:16:41+00:00 on",
+            "run c of team nlp used 1 × h100 without a grant from 1970-01-01T00:16:41+00:00 "
+            "until 1970-01-01T00:17:40+00:00",
+        ]
+
+
+def test_a_long_record(ledger: Ledger) -> None:
+    """Many runs after one another, one of them out of line."""
+    with ledger.writing() as session:
+        adopt(session)
+        for number in range(60):
+            more: dict[str, Any] = {"gpus": 9} if number == 50 else {"gpus": 8}
+            id_ = granted(session, f"run-{number}", at=1000.0 + 10 * number, **more)
+            leases.release(session, id_, 1010.0 + 10 * number, "success")
+    violations = found(ledger)
+    assert violations
+    assert all("run-50" in violation for violation in violations)
