@@ -1,0 +1,195 @@
+"""A whole Dagster: code server, web server and daemon as processes of their own, asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from dagster import DagsterInstance
+
+from dagster_gpufair.ledger import audit
+from dagster_gpufair.ledger.connect import ledger_of
+
+HOST = "127.0.0.1"
+WITHIN = 120.0
+"""Seconds after which something that should happen is taken not to."""
+POLICY = """
+pools: {a100: {gpus: 2}}
+teams: {red: {quota: {a100: 2}}, blue: {}}
+"""
+LAUNCH = """
+mutation($params: ExecutionParams!) {
+  launchRun(executionParams: $params) {
+    __typename
+    ... on LaunchRunSuccess { run { runId } }
+    ... on PythonError { message }
+  }
+}
+"""
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+class Site:
+    """Starts, kills and asks the processes; `close` ends what is left of them."""
+
+    def __init__(self, home: Path, storage: dict[str, Any] | None = None):
+        self.home = home
+        self.port = free_port()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        (home / "leave").mkdir()
+        (home / "logs").mkdir()
+        self.policy_file = home / "gpufair.yaml"
+        self.policy_file.write_text(POLICY)
+        code_port = free_port()
+        config: dict[str, Any] = {
+            "run_coordinator": {
+                "module": "dagster_gpufair",
+                "class": "GpuFairRunCoordinator",
+                "config": {"policy": "gpufair.yaml", "dequeue_interval_seconds": 1},
+            },
+            "telemetry": {"enabled": False},
+        }
+        if storage is not None:
+            config["storage"] = storage
+        (home / "dagster.yaml").write_text(yaml.safe_dump(config))
+        server = {"host": HOST, "port": code_port, "location_name": "jobs"}
+        (home / "workspace.yaml").write_text(
+            yaml.safe_dump({"load_from": [{"grpc_server": server}]})
+        )
+        jobs = str(Path(__file__).with_name("jobs.py"))
+        code = ("dagster", "api", "grpc", "-f", jobs, "--host", HOST, "-p", str(code_port))
+        self._start("code", *code, "--location-name", "jobs")
+        self.await_(lambda: _listens(code_port), "the code server")
+        workspace = ("-w", str(home / "workspace.yaml"))
+        self._start("web", "dagster_webserver", "-h", HOST, "-p", str(self.port), *workspace)
+        self.await_(lambda: _listens(self.port), "the web server")
+        self.instance = DagsterInstance.from_config(str(home))
+
+    def start_daemon(self, name: str = "daemon") -> None:
+        workspace = ("-w", str(self.home / "workspace.yaml"))
+        self._start(name, "dagster._daemon", "run", *workspace)
+
+    def kill(self, name: str = "daemon") -> None:
+        """As a machine that loses power."""
+        process = self._processes.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def launch(self, job: str, **tags: str) -> str:
+        """Launch a run as the UI does; its id."""
+        selector = {
+            "repositoryLocationName": "jobs",
+            "repositoryName": "__repository__",
+            "jobName": job,
+        }
+        written = [
+            {"key": key if "/" in key else f"gpufair/{key}", "value": value}
+            for key, value in tags.items()
+        ]
+        params = {"selector": selector, "executionMetadata": {"tags": written}}
+        result = self.graphql(LAUNCH, {"params": params})["launchRun"]
+        assert result["__typename"] == "LaunchRunSuccess", result
+        return str(result["run"]["runId"])
+
+    def graphql(self, query: str, variables: dict[str, Any]) -> Any:
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        request = urllib.request.Request(
+            f"{self.url}/graphql", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)["data"]
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def status(self, run_id: str) -> str:
+        run = self.instance.get_run_by_id(run_id)
+        return run.status.value if run else "gone"
+
+    def tag(self, run_id: str, key: str) -> str:
+        run = self.instance.get_run_by_id(run_id)
+        return run.tags.get(f"gpufair/{key}", "") if run else ""
+
+    def let_end(self, run_id: str = "all") -> None:
+        """Let a run, or all of them, come to its end."""
+        (self.home / "leave" / run_id).touch()
+
+    def await_status(self, run_id: str, status: str) -> None:
+        self.await_(lambda: self.status(run_id) == status, f"run {run_id} to be {status}")
+
+    def await_(self, happened: Callable[[], object], what: str) -> None:
+        """Wait for something to happen; fail with the processes' last words if it does not."""
+        until = time.monotonic() + WITHIN
+        while not happened():
+            if time.monotonic() > until:
+                raise AssertionError(f"waited in vain for {what}\n{self._last_words()}")
+            time.sleep(0.1)
+
+    def violations(self) -> list[str]:
+        with ledger_of(self.instance).reading() as session:
+            return list(audit.violations(session))
+
+    def close(self) -> None:
+        """End every process, and what it has started."""
+        self.let_end()
+        for name in list(self._processes):
+            process = self._processes.pop(name)
+            _end_group(process)
+        self.instance.dispose()
+
+    def _start(self, name: str, *module_and_arguments: str) -> None:
+        environment = {**os.environ, "DAGSTER_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
+        with (self.home / "logs" / name).open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", *module_and_arguments],
+                env=environment,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def log(self, name: str = "daemon") -> str:
+        return (self.home / "logs" / name).read_text(errors="replace")
+
+    def _last_words(self) -> str:
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
+            for path in sorted((self.home / "logs").iterdir())
+        )
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex((HOST, port)) == 0
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()
