@@ -53,7 +53,7 @@ class Site:
         self.port = free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         (home / "leave").mkdir()
-        (home / "logs").mkdir()
+        (home / "output").mkdir()
         self.policy_file = home / "gpufair.yaml"
         self.policy_file.write_text(POLICY)
         code_port = free_port()
@@ -156,7 +156,7 @@ class Site:
 
     def _start(self, name: str, *module_and_arguments: str) -> None:
         environment = {**os.environ, "DAGSTER_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
-        with (self.home / "logs" / name).open("ab") as log:
+        with (self.home / "output" / name).open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [sys.executable, "-m", *module_and_arguments],
                 env=environment,
@@ -168,12 +168,12 @@ class Site:
             )
 
     def log(self, name: str = "daemon") -> str:
-        return (self.home / "logs" / name).read_text(errors="replace")
+        return (self.home / "output" / name).read_text(errors="replace")
 
     def _last_words(self) -> str:
         return "\n".join(
             f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
-            for path in sorted((self.home / "logs").iterdir())
+            for path in sorted((self.home / "output").iterdir())
         )
 
 

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this ma
 @pytest.fixture
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
+        expect.set_options(timeout=PATIENCE)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield browser
         browser.close()
@@ -28,23 +29,32 @@ def browser() -> Iterator[Browser]:
 def open_run(browser: Browser, site: Site, run_id: str) -> Page:
     page = browser.new_page(viewport={"width": 1600, "height": 1000})
     page.set_default_timeout(PATIENCE)
+    # The first visit to an instance opens a dialog over the page.
+    page.add_locator_handler(page.get_by_role("button", name="Skip"), lambda skip: skip.click())
     page.goto(f"{site.url}/runs/{run_id}")
     return page
 
 
-def test_the_page_of_a_waiting_run_says_why_it_waits(site: Site, browser: Browser) -> None:
+def test_the_ui_says_why_a_run_waits_and_why_it_started(site: Site, browser: Browser) -> None:
     site.start_daemon()
     running = site.launch("large")
     site.await_status(running, "STARTED")
     waiting = site.launch("small")
     site.await_(lambda: site.tag(waiting, "reason"), "the run to be told")
 
+    # While a run is queued, Dagster's page of it shows tags but no event log.
     page = open_run(browser, site, waiting)
-    expect(page.get_by_text("Waiting, 1st in a100").first).to_be_visible(timeout=PATIENCE)
+    page.get_by_role("button", name="View tags and config").click()
+    expect(page.get_by_text("insufficient_gpus · 1st in a100").first).to_be_visible()
+    page.goto(f"{site.url}/runs")
+    expect(page.get_by_text(waiting[:8]).first).to_be_visible()
+    expect(page.get_by_text("gpufair/reason: insufficient_gpus · 1st in a100")).to_be_visible()
 
-    runs = browser.new_page(viewport={"width": 1800, "height": 1000})
-    runs.goto(f"{site.url}/runs")
-    expect(runs.get_by_text(waiting[:8]).first).to_be_visible(timeout=PATIENCE)
+    site.let_end(running)
+    site.await_status(waiting, "STARTED")
+    page = open_run(browser, site, waiting)
+    expect(page.get_by_text("Waiting, 1st in a100").first).to_be_visible()
+    expect(page.get_by_text("Granted 1 × a100").first).to_be_visible()
 
 
 def test_text_from_outside_is_shown_and_never_run(site: Site, browser: Browser) -> None:
@@ -54,8 +64,6 @@ def test_text_from_outside_is_shown_and_never_run(site: Site, browser: Browser) 
     assert site.status(refused) == "FAILURE"
 
     page = open_run(browser, site, refused)
-    expect(page.get_by_text("dagster-gpufair refused this run").first).to_be_visible(
-        timeout=PATIENCE
-    )
+    expect(page.get_by_text("dagster-gpufair refused this run").first).to_be_visible()
     assert page.title() != "owned"
     assert page.locator("img[src=x]").count() == 0
