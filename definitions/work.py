@@ -1,7 +1,5 @@
 """What the example jobs do: stand in for GPU work for some seconds, on any machine."""
 
-from __future__ import annotations
-
 import time
 
 import dagster as dg

@@ -21,7 +21,7 @@ from dagster_gpufair.policy.models import Policy, Pool, Team
 from dagster_gpufair.policy.problems import PolicyError
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.policy.yaml_text import read_yaml
-from dagster_gpufair.scheduling.accounts import may_borrow
+from dagster_gpufair.scheduling.accounts import rights_of
 from dagster_gpufair.scheduling.model import Class
 
 _ENDS, _STARTS = 0, 1
@@ -167,7 +167,9 @@ def _beyond_quota(policy: Policy, lease: LeaseRecord, held: _Held) -> Iterator[s
     has = f"the team has {format_gpus(use)} GPUs with a quota of {format_gpus(quota)}"
     if lease.class_ is Class.GUARANTEED:
         yield f"{has}, so it was not guaranteed"
-    elif not may_borrow(policy.borrowing, lease.tier, lease.kind):
+        return
+    rights = rights_of(policy, lease.tier, lease.kind)
+    if rights is None or rights.barred:
         yield f"{has}, and it may not borrow"
     elif limit is not None and use - quota > limit:
         yield f"{has} and a borrow limit of {format_gpus(limit)}"

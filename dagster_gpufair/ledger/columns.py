@@ -18,8 +18,8 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Dialect, Integer, Text
 from sqlalchemy.types import TypeDecorator
 
-_LONGEST_NAME = 200
-"""Characters, of up to four bytes each."""
+_LONGEST_NAME = 255
+"""Characters, of up to four bytes each: as long as a run's id may be in Dagster's own tables."""
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 Serial = BigInteger().with_variant(Integer(), "sqlite")

@@ -92,11 +92,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """What to say of a name that is not known: which it may have meant, and which exist."""
     names = list(known)
-    listed = ", ".join(names[:_MOST_NAMES]) or "none"
-    if len(names) > _MOST_NAMES:
-        listed += f" and {len(names) - _MOST_NAMES} more"
     hint = did_you_mean(name, names)
-    return f"unknown {what} {shown(name)}{'; ' + hint if hint else ''} (known: {listed})"
+    return f"unknown {what} {shown(name)}{'; ' + hint if hint else ''} (known: {listed(names)})"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a sentence; of very many only the first."""
+    names = list(names)
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return (", ".join(names[:_MOST_NAMES]) or "none") + more
 
 
 def shown(value: Any) -> str:

@@ -1,0 +1,50 @@
+"""``gpufair``: one command for each question that people ask about GPUs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from dagster_gpufair import __version__
+from dagster_gpufair.cli.demo import demo
+from dagster_gpufair.cli.explain import explain
+from dagster_gpufair.cli.init import init
+from dagster_gpufair.cli.policy import policy
+from dagster_gpufair.cli.pools import pools
+from dagster_gpufair.cli.queue import queue
+from dagster_gpufair.cli.teams import teams
+from dagster_gpufair.ledger.errors import LedgerError
+from dagster_gpufair.policy.problems import PolicyError
+
+
+class PlainErrors(click.Group):
+    """What is wrong with a ledger or a policy ends a command with a message, not with a traceback."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except (LedgerError, PolicyError) as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=PlainErrors)
+@click.version_option(__version__, prog_name="gpufair")
+def cli() -> None:
+    """GPU quotas, fair order and plain reasons for the teams that share one Dagster instance."""
+
+
+for command in (queue, explain, pools, teams, policy, init, demo):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The entry point. A terminal that lacks a sign gets its escape instead of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    cli(prog_name="gpufair")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""The moment that the ledger is in, decided by the same `plan` as in the daemon.
+
+A command reads it in one transaction, so that all it says is true of the same moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.orm import Session
+
+from dagster_gpufair.cli.instance import no_policy
+from dagster_gpufair.cli.tables import LONGEST_SENTENCE, plain
+from dagster_gpufair.gate.policy_file import FILE_STATUS
+from dagster_gpufair.ledger import leases, policies, status
+from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.policies import PolicyVersion
+from dagster_gpufair.ledger.state import state_of
+from dagster_gpufair.policy.loading import parse_policy
+from dagster_gpufair.policy.models import Policy
+from dagster_gpufair.scheduling.accounts import account_of, borrowed_part
+from dagster_gpufair.scheduling.forecast import STEPS, forecast
+from dagster_gpufair.scheduling.model import Account, Class, Plan, Points, Request, State
+from dagster_gpufair.scheduling.places import places
+from dagster_gpufair.scheduling.plan import plan
+from dagster_gpufair.scheduling.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
+_FORECAST_REQUESTS = 50_000
+"""How many requests a forecast decides on in all its steps: about a second's work."""
+
+SHORT = 8
+"""Characters of a run's id that Dagster's UI shows."""
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """The last word of the queue daemon, and whether it should have said more by now."""
+
+    last_pass: float | None
+    host: str | None
+    overdue: bool
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A request in the line of a pool. One that starts at the next pass has no place and no reason."""
+
+    request: Request
+    pool: str
+    place: int | None
+    class_: Class
+    saturation: float
+    points: Points
+    reason: str | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Who waits, who holds what and by which policy, and what is decided about it ``now``."""
+
+    now: float
+    version: PolicyVersion
+    policy: Policy
+    file_trouble: Mapping[str, Any] | None
+    daemon: Daemon
+    state: State
+    leases: Sequence[LeaseRecord]
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What starts now and why the rest waits, as the daemon decides it."""
+        return plan(self.policy, self.state, self.now)
+
+    @cached_property
+    def settled(self) -> State:
+        """The state once that has started: what `plan` judges the rest by."""
+        return self.state.after(self.plan.starts, self.now)
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """Rooms and holdings as they are, before anything starts."""
+        return Snapshot(self.policy, self.state, self.now)
+
+    @cached_property
+    def borrowed(self) -> frozenset[str]:
+        """The requests whose leases their quota does not cover."""
+        return borrowed_part(self.policy, self.state.leases)
+
+    @cached_property
+    def borrowed_gpus(self) -> Mapping[tuple[Account, str], int]:
+        """The GPUs of those leases by account and pool, in thousandths."""
+        gpus: Counter[tuple[Account, str]] = Counter()
+        for lease in self.state.leases:
+            if lease.id in self.borrowed:
+                gpus[account_of(lease), lease.pool] += lease.gpus
+        return gpus
+
+    @cached_property
+    def starts_at(self) -> Mapping[str, float]:
+        """About when requests start, by id, where that is known."""
+        steps = _FORECAST_REQUESTS // (len(self.state.requests) + 1)
+        return forecast(self.policy, self.state, self.now, min(max(steps, 1), STEPS))
+
+    @cached_property
+    def lines(self) -> Mapping[str, Sequence[Waiter]]:
+        """By pool, all that wait there: first those that start at the next pass, then by place."""
+        lines: dict[str, list[Waiter]] = {}
+        for start in self.plan.starts:
+            lines.setdefault(start.pool, []).append(
+                Waiter(
+                    request=start.request,
+                    pool=start.pool,
+                    place=None,
+                    class_=start.class_,
+                    saturation=start.saturation,
+                    points=start.points,
+                    reason=None,
+                    message="starts when the queue daemon next passes.",
+                )
+            )
+        for pool, waiting in self._waiting().items():
+            lines.setdefault(pool, []).extend(waiting)
+        return lines
+
+    def waiter(self, request_id: str) -> Waiter | None:
+        """A request where it waits; None if it does not."""
+        everyone = (waiter for line in self.lines.values() for waiter in line)
+        return next((waiter for waiter in everyone if waiter.request.id == request_id), None)
+
+    def _waiting(self) -> Mapping[str, Sequence[Waiter]]:
+        place_of = places(self.plan)
+        lines: dict[str, list[Waiter]] = {}
+        for group in self.plan.waiting:
+            lines.setdefault(group.pool, []).extend(
+                Waiter(
+                    request=request,
+                    pool=group.pool,
+                    place=place_of[request.id][1],
+                    class_=group.class_,
+                    saturation=group.saturation,
+                    points=group.points_of(request),
+                    reason=group.reason,
+                    message=group.message,
+                )
+                for request in group.requests
+            )
+        for line in lines.values():
+            line.sort(key=lambda waiter: waiter.place or 0)
+        return lines
+
+
+def read_moment(instance: DagsterInstance, session: Session, now: float) -> Moment:
+    """The moment as the ledger has it.
+
+    Raises:
+        click.ClickException: if no policy is in force.
+        PolicyError: if this version of the package cannot read the one that is.
+    """
+    version = policies.in_force(session)
+    if version is None:
+        raise no_policy(instance)
+    policy = parse_policy(version.document, f"policy v{version.version}")
+    return Moment(
+        now=now,
+        version=version,
+        policy=policy,
+        file_trouble=status.get(session, FILE_STATUS),
+        daemon=_daemon(session, now),
+        state=state_of(session, policy, now),
+        leases=leases.open_leases(session),
+    )
+
+
+def short_ids(ids: Iterable[str]) -> Mapping[str, str]:
+    """Each run id as Dagster's UI shortens it, or whole where that would not tell it from another."""
+    ids = set(ids)
+    begin_so = Counter(id_[:SHORT] for id_ in ids)
+    return {
+        id_: plain(id_[:SHORT] if begin_so[id_[:SHORT]] == 1 else id_, LONGEST_SENTENCE)
+        for id_ in ids
+    }
+
+
+def _daemon(session: Session, now: float) -> Daemon:
+    # Imported here, since it brings Dagster along.
+    from dagster_gpufair.gate.gpu_queue import DAEMON_STATUS, TURN_LASTS
+
+    said = status.get(session, DAEMON_STATUS)
+    if not said:
+        return Daemon(None, None, overdue=True)
+    host = str(said.get("host", "")).partition(" ")[0]
+    return Daemon(said["at"], host or None, overdue=now - said["at"] > TURN_LASTS)

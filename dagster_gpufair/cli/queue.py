@@ -1,0 +1,238 @@
+"""``gpufair queue``: what waits in each pool, in what order, why, and about until when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import RenderableType
+
+from dagster_gpufair.cli.export import gpus, iso, json_option, show_json
+from dagster_gpufair.cli.instance import instance_option, opened
+from dagster_gpufair.cli.line import about, account, asked, waiter_json
+from dagster_gpufair.cli.moment import Daemon, Moment, Waiter, read_moment, short_ids
+from dagster_gpufair.cli.pools import PoolUse, pool_uses
+from dagster_gpufair.cli.tables import (
+    Column,
+    age,
+    clock,
+    headline,
+    number,
+    plain,
+    sentence,
+    show,
+    table,
+    under,
+    warning,
+)
+from dagster_gpufair.ledger import requests
+from dagster_gpufair.ledger.connect import ledger_of
+from dagster_gpufair.ledger.requests import RequestRecord
+from dagster_gpufair.policy.problems import unknown
+from dagster_gpufair.policy.quantities import format_gpus
+
+ROWS = 20
+"""Of each pool, unless all are asked for."""
+
+_COLUMNS = (
+    Column("#", right=True),
+    Column("run"),
+    Column("team"),
+    Column("tier"),
+    Column("asks", right=True),
+    Column("since", right=True),
+    Column("class"),
+    Column("points", right=True),
+    Column("about"),
+    Column("why it waits", wraps=True),
+)
+
+
+@click.command()
+@click.option("--pool", help="Only this pool.")
+@click.option("--team", help="Only this team's runs; places stay those of the whole line.")
+@click.option("--all", "everything", is_flag=True, help=f"Every run, not just {ROWS} a pool.")
+@instance_option
+@json_option
+def queue(
+    pool: str | None, team: str | None, everything: bool, home: Path | None, as_json: bool
+) -> None:
+    """What waits, why, and about when it starts.
+
+    JSON always has every run.
+    """
+    with opened(home) as instance, ledger_of(instance).reading() as session:
+        moment = read_moment(instance, session, time.time())
+        uses = _chosen(moment, pool, team)
+        lines = {use.name: _of_team(moment.lines.get(use.name, ()), team) for use in uses}
+        ids = [waiter.request.id for line in lines.values() for waiter in line]
+        records = requests.by_ids(session, ids) if as_json else {}
+    if as_json:
+        show_json(_as_json(moment, uses, lines, records))
+        return
+    show(
+        *warnings(moment),
+        *_ungated(moment),
+        *_parts(moment, uses, lines, None if everything else ROWS),
+    )
+
+
+def warnings(moment: Moment) -> Iterator[RenderableType]:
+    """What keeps the queue from being as it should: a daemon that does not pass, a broken file."""
+    if moment.daemon.overdue:
+        yield warning(_silent(moment.daemon, moment.now))
+    if moment.file_trouble:
+        yield warning(
+            f"{sentence(str(moment.file_trouble['summary']))}: it changes nothing, and policy "
+            f"v{moment.version.version} stays in force. `gpufair policy show` says more."
+        )
+
+
+def _ungated(moment: Moment) -> Iterator[RenderableType]:
+    leases = [lease for lease in moment.leases if lease.ungated]
+    for lease in leases[:ROWS]:
+        yield warning(
+            f"Run {plain(lease.run_id)} of team {plain(lease.team)} uses "
+            f"{format_gpus(lease.gpus)} × {plain(lease.pool)} without a grant since "
+            f"{clock(lease.started_at, moment.now)}: this queue did not start it. "
+            "Its GPUs count until it ends."
+        )
+    if len(leases) > ROWS:
+        yield warning(f"and {len(leases) - ROWS} more without a grant")
+
+
+def _silent(daemon: Daemon, now: float) -> str:
+    if daemon.last_pass is None:
+        said = "No queue daemon has passed on this instance yet"
+    else:
+        where = f" on {plain(daemon.host)}" if daemon.host else ""
+        said = (
+            f"The queue daemon{where} last passed {age(now - daemon.last_pass)} ago, at "
+            f"{clock(daemon.last_pass, now, seconds=True)}"
+        )
+    return (
+        f"{said}: nothing starts until it does. Is `dagster dev` or `dagster-daemon run` running?"
+    )
+
+
+def _chosen(moment: Moment, pool: str | None, team: str | None) -> Sequence[PoolUse]:
+    uses = pool_uses(moment)
+    names = [use.name for use in uses]
+    if pool is not None and pool not in names:
+        raise click.ClickException(sentence(f"{unknown('pool', pool, names)}."))
+    teams = {
+        *moment.policy.teams,
+        *(request.team for request in moment.state.requests),
+        *(lease.team for lease in moment.leases),
+    }
+    if team is not None and team not in teams:
+        raise click.ClickException(sentence(f"{unknown('team', team, sorted(teams))}."))
+    return [use for use in uses if pool in (None, use.name)]
+
+
+def _of_team(line: Sequence[Waiter], team: str | None) -> Sequence[Waiter]:
+    return [waiter for waiter in line if team in (None, waiter.request.team)]
+
+
+def _parts(
+    moment: Moment,
+    uses: Sequence[PoolUse],
+    lines: Mapping[str, Sequence[Waiter]],
+    most: int | None,
+) -> Iterator[RenderableType]:
+    names = short_ids(request.id for request in moment.state.requests)
+    for use in uses:
+        line = lines[use.name]
+        yield headline(_headline(moment, use))
+        if line:
+            yield table(_COLUMNS, _rows(moment, line[:most], names))
+        if most is not None and len(line) > most:
+            yield under(f"and {len(line) - most} more; --all shows them")
+        yield ""
+    first = next((waiter for line in lines.values() for waiter in line), None)
+    if first is None:
+        yield "Nothing waits here. `gpufair pools` shows the GPUs, `gpufair teams` who uses them."
+    else:
+        yield f"`gpufair explain {names[first.request.id]}` says more of a run."
+
+
+def _headline(moment: Moment, use: PoolUse) -> str:
+    gpus_ = f"{format_gpus(use.gpus)} GPUs" if use.gpus else "not in the policy"
+    away = format_gpus(use.gpus - use.ready)
+    parts = [
+        plain(use.name),
+        gpus_ + (f" ({away} in maintenance)" if use.ready < use.gpus else ""),
+        f"{format_gpus(use.in_use)} in use"
+        + (f" ({format_gpus(use.borrowed)} borrowed)" if use.borrowed else ""),
+        f"{format_gpus(use.free)} free"
+        + (f" ({format_gpus(use.held_back)} held back)" if use.held_back else ""),
+        f"{use.waiting} waiting",
+    ]
+    time_ = clock(moment.now, moment.now, seconds=True)
+    return f"{' · '.join(parts)}    policy v{moment.version.version}, {time_}"
+
+
+def _rows(
+    moment: Moment, line: Iterable[Waiter], names: Mapping[str, str]
+) -> Iterator[Sequence[str]]:
+    for why, alike in groupby(line, key=lambda waiter: (waiter.reason, waiter.message)):
+        for at, waiter in enumerate(alike):
+            request = waiter.request
+            yield (
+                str(waiter.place or "-"),
+                names[request.id],
+                account(request),
+                plain(request.tier),
+                asked(request),
+                age(moment.now - request.submitted),
+                waiter.class_.label,
+                number(waiter.points.score),
+                about(moment, request.id),
+                _why(*why) if at == 0 else f"{waiter.reason or 'starts'}, as above",
+            )
+
+
+def _why(reason: str | None, message: str) -> str:
+    return sentence(message if reason is None else f"{reason}: {message}")
+
+
+def _as_json(
+    moment: Moment,
+    uses: Sequence[PoolUse],
+    lines: Mapping[str, Sequence[Waiter]],
+    records: Mapping[str, RequestRecord],
+) -> dict[str, Any]:
+    return {
+        "at": iso(moment.now),
+        "policy": {
+            "version": moment.version.version,
+            "since": iso(moment.version.adopted_at),
+            "file_trouble": moment.file_trouble and moment.file_trouble["summary"],
+        },
+        "daemon": {
+            "last_pass": iso(moment.daemon.last_pass),
+            "host": moment.daemon.host,
+            "overdue": moment.daemon.overdue,
+        },
+        "pools": [use.as_json() for use in uses],
+        "waiting": [
+            waiter_json(moment, waiter, records[waiter.request.id])
+            for use in uses
+            for waiter in lines[use.name]
+        ],
+        "ungated": [
+            {
+                "run": lease.run_id,
+                "team": lease.team,
+                "pool": lease.pool,
+                "gpus": gpus(lease.gpus),
+                "since": iso(lease.started_at),
+            }
+            for lease in moment.leases
+            if lease.ungated
+        ],
+    }

@@ -1,0 +1,149 @@
+"""What there is to say of a run that was given GPUs: when, why then, and on whose quota."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from sqlalchemy.orm import Session
+
+from dagster_gpufair.cli.comparison import comparison_json, side_by_side
+from dagster_gpufair.cli.export import gpus, iso
+from dagster_gpufair.cli.moment import Moment, short_ids
+from dagster_gpufair.cli.tables import age, clock, number, plain, sentence
+from dagster_gpufair.ledger import requests
+from dagster_gpufair.ledger.events import Event
+from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.policy.quantities import format_gpus
+from dagster_gpufair.scheduling import wording
+from dagster_gpufair.scheduling.accounts import account_of
+from dagster_gpufair.scheduling.explain import Comparison, compare
+from dagster_gpufair.scheduling.model import Class, Points
+from dagster_gpufair.scheduling.order import Standing
+
+
+def story_of_start(
+    session: Session,
+    lease: LeaseRecord,
+    happened: Sequence[Event],
+    moment: Moment | None,
+    now: float,
+) -> tuple[list[RenderableType], dict[str, Any]]:
+    """In parts to print, and as data. ``moment`` is only needed while the lease is open."""
+    grant = _grant(lease, happened)
+    judged = _standing(grant, lease.run_id, grant.get("submitted"))
+    beside = _beside(session, grant)
+    compared = compare(judged, beside) if judged and beside else None
+    borrowed = moment is not None and lease.request_id in moment.borrowed
+    parts: list[RenderableType] = [_holds(lease, now), *_on_whose(lease, moment, borrowed)]
+    if judged is not None:
+        parts += ["", *_why_then(lease, judged, compared, grant, now)]
+    parts += ["", _next(lease)]
+    data = {
+        "lease": {
+            "pool": lease.pool,
+            "gpus": gpus(lease.gpus),
+            "nodes": {node: gpus(part) for node, part in lease.nodes.items()},
+            "since": iso(lease.started_at),
+            "until": iso(_bound(lease)),
+            "released": iso(lease.released_at),
+            "ended_as": lease.release_reason,
+            "class": lease.class_.label if lease.class_ is not None else None,
+            "borrowed": borrowed if lease.released_at is None else None,
+            "ungated": lease.ungated,
+            "policy_version": lease.policy_version,
+        },
+        "compared": comparison_json(compared) if compared else None,
+    }
+    return parts, data
+
+
+def _grant(lease: LeaseRecord, happened: Sequence[Event]) -> Mapping[str, Any]:
+    """What the lease's ``granted`` event says; nothing for one that was not granted."""
+    said = (event.data for event in happened if event.kind == "granted")
+    return next((data for data in said if data.get("lease") == lease.id), {})
+
+
+def _standing(judged: Mapping[str, Any], run_id: str, submitted: float | None) -> Standing | None:
+    """As it was recorded; None where it was not, or by a version that counted other points."""
+    points = judged.get("points") or {}
+    if submitted is None or "saturation" not in judged or set(points) != set(Points._fields):
+        return None
+    class_ = Class[judged["class"].upper()]
+    return Standing(class_, judged["saturation"], Points(**points), submitted, run_id)
+
+
+def _beside(session: Session, grant: Mapping[str, Any]) -> Standing | None:
+    """The best that waited then."""
+    beside = grant.get("beside")
+    if not beside:
+        return None
+    its = requests.by_ids(session, [beside["request"]]).get(beside["request"])
+    return _standing(beside, beside["request"], its.submitted_at if its else None)
+
+
+def _bound(lease: LeaseRecord) -> float | None:
+    return None if lease.max_duration is None else lease.started_at + lease.max_duration
+
+
+def _holds(lease: LeaseRecord, now: float) -> str:
+    where = f" on {', '.join(plain(node) for node in sorted(lease.nodes))}" if lease.nodes else ""
+    what = f"{format_gpus(lease.gpus)} × {plain(lease.pool)}{where}"
+    since = clock(lease.started_at, now)
+    if lease.released_at is not None:
+        held = age(lease.released_at - lease.started_at)
+        ended = plain(lease.release_reason or "released")
+        return f"Held {what} from {since} to {clock(lease.released_at, now)} ({held}): {ended}."
+    verb = "Uses" if lease.ungated else "Holds"
+    bound = _bound(lease)
+    until = "it ends" if bound is None else f"{clock(bound, now)} at most"
+    return f"{verb} {what} since {since} ({age(now - lease.started_at)}), until {until}."
+
+
+def _on_whose(lease: LeaseRecord, moment: Moment | None, borrowed: bool) -> Iterator[str]:
+    if lease.ungated:
+        yield "It was not granted: this queue did not start it. Its GPUs count while it runs."
+    if moment is None:
+        return
+    holding = moment.snapshot.accounts.holding(account_of(lease.to_lease()), lease.pool)
+    used = plain(wording.used(holding))
+    if borrowed:
+        yield (
+            f"These GPUs are borrowed ({used}). They go back when it ends: no running work is stopped "
+            "for other work."
+        )
+    else:
+        yield f"The quota covers these GPUs ({used})."
+
+
+def _why_then(
+    lease: LeaseRecord,
+    judged: Standing,
+    compared: Comparison | None,
+    grant: Mapping[str, Any],
+    now: float,
+) -> Iterator[RenderableType]:
+    yield (
+        f"It started at {clock(lease.started_at, now)}, after waiting "
+        f"{age(lease.started_at - judged.submitted)}, as {judged.class_.label} with "
+        f"{number(judged.points.score)} points."
+    )
+    if compared is None:
+        yield f"Nothing else waited in {plain(lease.pool)} then."
+        return
+    names = short_ids([compared.first.id, compared.second.id])
+    other, reason = names[compared.second.id], sentence(str(grant["beside"].get("reason")))
+    if compared.comes_first == judged.id:
+        yield f"The best that waited in {plain(lease.pool)} then was {other} ({reason})."
+        title = f"why it came before {other}"
+    else:
+        yield f"{other} ranks higher and could not start then ({reason}); this run could."
+        title = f"why {other} ranks higher"
+    yield from side_by_side(compared, title, names, now)
+
+
+def _next(lease: LeaseRecord) -> str:
+    if lease.released_at is not None:
+        return "`gpufair queue` shows what waits now."
+    return f"`gpufair queue --pool {plain(lease.pool)}` shows who waits for them."

@@ -1,0 +1,131 @@
+"""A queue as the tests of the command line need it, decided by the real plan, in one line each."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from dagster_gpufair.cli.tables import clock
+from dagster_gpufair.gate.gpu_queue import DAEMON_STATUS, judged
+from dagster_gpufair.ledger import leases, policies, requests, status
+from dagster_gpufair.ledger.connect import Ledger
+from dagster_gpufair.ledger.requests import RequestRecord
+from dagster_gpufair.ledger.state import state_of
+from dagster_gpufair.policy.loading import parse_policy
+from dagster_gpufair.scheduling.plan import plan
+
+POLICY = """\
+pools:
+  h100: {nodes: {h1: 8, h2: 8}}
+  t4: {gpus: 4}
+teams:
+  nlp: {quota: {h100: 8}, borrow_limit: {h100: 4}, tiers: [milestone, standard, exploratory]}
+  vision: {quota: {h100: 4, t4: 2}}
+  speech: {quota: {t4: 2}, lend_limit: {t4: 1}}
+"""
+COORDINATOR = {"module": "dagster_gpufair", "class": "GpuFairRunCoordinator"}
+MINUTE = 60.0
+
+
+def run_id(number: int) -> str:
+    """As Dagster makes them, beginning with the number: ``00000007-…``."""
+    return f"{number:08d}-5eed-4bad-8dad-00000000cafe"
+
+
+def asked(number: int, gpus: float = 8, ago: float = 0.0, **more: Any) -> RequestRecord:
+    """A request of team nlp for GPUs of pool h100, submitted so many minutes ago."""
+    values = {
+        "id": run_id(number),
+        "run_id": run_id(number),
+        "team": "nlp",
+        "tier": "standard",
+        "pools": ("h100",),
+        "gpus": round(gpus * 1000),
+        "submitted_at": minutes(ago),
+        "job_name": "train",
+        "policy_version": 1,
+        **more,
+    }
+    return RequestRecord(**values)
+
+
+class _Start:
+    at = 0.0
+
+
+def begin() -> None:
+    """What follows counts its minutes from here, however long the test takes."""
+    _Start.at = time.time()
+
+
+def minutes(ago: float) -> float:
+    """The moment so many minutes before the test began, or after it if negative."""
+    return _Start.at - ago * MINUTE
+
+
+def time_of_day(ago: float) -> str:
+    """That moment as people read it."""
+    return clock(minutes(ago), _Start.at)
+
+
+class Filling:
+    """Fills a ledger as the coordinator and the daemon do."""
+
+    def __init__(self, ledger: Ledger):
+        self.ledger = ledger
+        self.text = POLICY
+
+    def adopt(
+        self, text: str = POLICY, by: str = "daemon on here pid:[7]", ago: float = 60
+    ) -> None:
+        """Put a policy in force."""
+        self.text = text
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        with self.ledger.writing() as session:
+            policies.adopt(session, text, digest, "gpufair.yaml", by, minutes(ago))
+
+    def submit(self, *asks: RequestRecord) -> None:
+        """They wait."""
+        with self.ledger.writing() as session:
+            for ask in asks:
+                requests.add(session, ask)
+
+    def decide(self, ago: float = 0.0) -> Sequence[str]:
+        """A pass of the daemon so many minutes ago: what it granted."""
+        at = minutes(ago)
+        policy = parse_policy(self.text)
+        with self.ledger.writing() as session:
+            decided = plan(policy, state_of(session, policy, at), at)
+            for start in decided.starts:
+                leases.grant(
+                    session,
+                    start.request.id,
+                    pool=start.pool,
+                    gpus=start.gpus,
+                    nodes=start.nodes,
+                    class_=start.class_,
+                    at=at,
+                    policy_version=1,
+                    data=judged(start, decided),
+                )
+        return [start.request.id for start in decided.starts]
+
+    def passed(self, ago: float = 0.0) -> None:
+        """The daemon was there so many minutes ago."""
+        at = minutes(ago)
+        with self.ledger.writing() as session:
+            status.put(session, DAEMON_STATUS, {"at": at, "host": "gpuhost pid:[7]"}, at)
+
+    def run(self, *asks: RequestRecord, ago: float = 0.0) -> None:
+        """They are submitted, and start in a pass so many minutes ago."""
+        self.submit(*asks)
+        started = self.decide(ago)
+        assert {ask.id for ask in asks} <= set(started), "the sample policy has no room for them"
+
+    def end(self, number: int, reason: str = "success", ago: float = 0.0) -> None:
+        """A run gives its GPUs back."""
+        with self.ledger.writing() as session:
+            lease = leases.of_run(session, run_id(number))[-1]
+            leases.release(session, lease.id, minutes(ago), reason)

@@ -1,0 +1,169 @@
+"""What a person reads in ``gpufair policy`` and ``gpufair init``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from cli_samples import POLICY, Filling
+from click.testing import Result
+from dagster import DagsterInstance
+
+from dagster_gpufair import GpuFairRunCoordinator
+from dagster_gpufair.gate.policy_file import FILE_STATUS
+from dagster_gpufair.ledger import status
+from dagster_gpufair.policy.starter import starter_text
+
+Gpufair = Callable[..., Result]
+
+BROKEN = POLICY.replace("t4: 2}}", "t4: 2}, qouta: {}}", 1)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder without any Dagster instance."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    return folder
+
+
+def test_a_sound_file(here: Path, gpufair: Gpufair) -> None:
+    (here / "new.yaml").write_text(POLICY)
+    assert (
+        gpufair("policy", "check", "new.yaml").stdout == "new.yaml: no errors, 2 pools, 3 teams\n"
+    )
+
+
+def test_a_sound_file_with_notes(here: Path, gpufair: Gpufair) -> None:
+    (here / "new.yaml").write_text(f"{POLICY}preemption: {{mode: auto}}\n")
+    said = gpufair("policy", "check", "new.yaml").stdout
+    assert "  preemption.mode  accepted, not acted on in this version: it counts as off" in said
+    data = json.loads(gpufair("policy", "check", "new.yaml", "--json").stdout)
+    assert (data["file"], data["ok"]) == ("new.yaml", True)
+    assert data["problems"][0]["severity"] == "note"
+
+
+def test_a_broken_file(here: Path, gpufair: Gpufair) -> None:
+    (here / "new.yaml").write_text(BROKEN)
+    said = gpufair("policy", "check", "new.yaml", code=1).stdout
+    assert said.splitlines()[0] == "new.yaml: 1 error"
+    assert "  teams.vision.qouta  unknown key; did you mean 'quota'?" in said
+    data = json.loads(gpufair("policy", "check", "new.yaml", "--json", code=1).stdout)
+    assert data["ok"] is False
+    assert data["problems"] == [
+        {
+            "path": "teams.vision.qouta",
+            "message": "unknown key; did you mean 'quota'?",
+            "severity": "error",
+        }
+    ]
+
+
+@pytest.mark.parametrize("hostile", ["[red]x[/red]", "\\e[31m", "a\\nb", "\\u202e"])
+def test_a_file_with_hostile_names(here: Path, gpufair: Gpufair, hostile: str) -> None:
+    (here / "new.yaml").write_text(f'pools: {{"{hostile}": {{gpus: 8}}}}\nteams: {{}}\n')
+    said = gpufair("policy", "check", "new.yaml", code=1).stdout
+    assert all(line.isprintable() for line in said.splitlines())
+
+
+def test_a_file_that_is_not_there(here: Path, gpufair: Gpufair) -> None:
+    said = gpufair("policy", "check", "new.yaml", code=1).stdout
+    assert said == "new.yaml: 1 error\n  no such file\n"
+
+
+def test_the_file_here_without_an_instance(here: Path, gpufair: Gpufair) -> None:
+    assert "DAGSTER_HOME is not set" in gpufair("policy", "check", code=1).stderr
+    (here / "gpufair.yaml").write_text(POLICY)
+    assert gpufair("policy", "check").stdout.startswith("gpufair.yaml: no errors")
+
+
+def test_the_file_that_the_instance_follows(
+    queue: Filling, gpufair: Gpufair, tmp_path: Path
+) -> None:
+    followed = tmp_path / "gpufair.yaml"
+    followed.write_text(BROKEN)
+    said = gpufair("policy", "check", code=1).stdout
+    assert said.startswith(f"{followed}: 1 error, nothing changed (v1 stays in force)\n")
+    followed.write_text(POLICY)
+    assert gpufair("policy", "check").stdout.startswith(f"{followed}: no errors")
+
+
+def test_the_policy_in_force(queue: Filling, gpufair: Gpufair) -> None:
+    queue.adopt(POLICY + "grants: []\n")
+    said = gpufair("policy", "show").stdout
+    assert said.startswith("policy v2, in force since ")
+    assert "adopted by daemon on here pid:[7] from gpufair.yaml" in said
+    assert "h100 has 16 GPUs on 2 nodes: 12 in quotas, 4 in none." in said
+    assert "nlp is sure of 8 of 16 h100, may borrow 4 more, lends all it does not use." in said
+    assert gpufair("policy", "show", "--yaml").stdout == POLICY + "grants: []\n"
+    data = json.loads(gpufair("policy", "show", "--json").stdout)
+    assert (data["version"], data["source"], data["file_trouble"]) == (2, "gpufair.yaml", None)
+    assert data["policy"]["pools"]["h100"]["nodes"] == {"h1": 8, "h2": 8}
+    assert data["policy"]["teams"]["speech"]["lend_limit"] == {"t4": 1}
+    assert "--yaml and --json" in gpufair("policy", "show", "--yaml", "--json", code=2).stderr
+
+
+def test_a_newer_file_that_cannot_take_effect(queue: Filling, gpufair: Gpufair) -> None:
+    trouble = {
+        "file": "gpufair.yaml",
+        "summary": "gpufair.yaml has 1 error (unknown key)",
+        "problems": [{"path": "teams.vision.qouta", "message": "unknown key"}],
+    }
+    with queue.ledger.writing() as session:
+        status.put(session, FILE_STATUS, trouble, 0.0)
+    said = gpufair("policy", "show").stdout
+    assert "gpufair.yaml has been changed since and cannot take effect:" in said
+    assert "  teams.vision.qouta  unknown key" in said
+    assert json.loads(gpufair("policy", "show", "--json").stdout)["file_trouble"] == trouble
+
+
+def test_the_history(queue: Filling, gpufair: Gpufair) -> None:
+    queue.adopt(POLICY + "grants: []\n", by="first submission", ago=1)
+    lines = [line.split() for line in gpufair("policy", "history").stdout.splitlines()]
+    assert [words[0] for words in lines[1:3]] == ["v2", "v1"]
+    assert lines[1][2:] == ["first", "submission", "gpufair.yaml"]
+    versions = json.loads(gpufair("policy", "history", "--json").stdout)["versions"]
+    assert [version["version"] for version in versions] == [2, 1]
+    assert set(versions[0]) == {"version", "since", "by", "source", "digest"}
+
+
+def test_the_schema(gpufair: Gpufair) -> None:
+    schema = json.loads(gpufair("policy", "schema").stdout)
+    assert schema["title"] == "gpufair policy"
+    assert "quota" in schema["$defs"]["Team"]["properties"]
+
+
+def test_a_start(here: Path, gpufair: Gpufair) -> None:
+    said = gpufair("init").stdout
+    assert (here / "gpufair.yaml").read_text() == starter_text()
+    assert "Then: gpufair policy check gpufair.yaml" in said
+    assert "no errors" in gpufair("policy", "check", "gpufair.yaml").stdout
+    lines = said.splitlines()
+    at = lines.index("run_coordinator:")
+    written = "\n".join(lines[at : at + 4])
+    assert yaml.safe_load(written)["run_coordinator"]["config"] == {"policy": "gpufair.yaml"}
+    (here / "dagster.yaml").write_text(written)
+    with DagsterInstance.from_config(str(here)) as instance:
+        assert isinstance(instance.run_coordinator, GpuFairRunCoordinator)
+        assert instance.run_coordinator.policy_watch.path == here / "gpufair.yaml"
+
+
+def test_a_start_overwrites_nothing(here: Path, gpufair: Gpufair) -> None:
+    (here / "gpufair.yaml").write_text("mine")
+    said = gpufair("init", code=1).stderr
+    assert "gpufair.yaml is there already and was left as it is." in said
+    assert (here / "gpufair.yaml").read_text() == "mine"
+
+
+def test_a_start_in_a_new_folder(here: Path, gpufair: Gpufair) -> None:
+    said = gpufair("init", "deploy/gpus").stdout
+    assert "Then: gpufair policy check deploy/gpus/gpufair.yaml" in said
+    assert (here / "deploy" / "gpus" / "gpufair.yaml").exists()
+    (here / "file").write_text("")
+    assert "file is there already" in gpufair("init", "file", code=1).stderr
+    assert "cannot be written" in gpufair("init", "file/deeper", code=1).stderr
