@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -31,7 +32,7 @@ _WAITING = (
     _TIER,
     Column("asks", right=True),
     Column("since", right=True),
-    Column("why it waits", wraps=True),
+    Column("why it waits"),
 )
 
 
@@ -116,19 +117,18 @@ def _line(sight: Sight, pool: str, rows: int, width: int) -> Sequence[Renderable
     waiters = sight.moment.lines.get(pool, ())
     if not waiters:
         return []
-    columns: Sequence[Column] = _WAITING
-    rows_shown: list[Sequence[str]] = [
-        _row(sight, waiter, says_why=width >= _WIDE and waiter.message != before)
-        for waiter, before in zip(
-            waiters[:rows], [None, *(waiter.message for waiter in waiters)], strict=False
-        )
-    ]
-    more = len(waiters) - len(rows_shown)
+    columns: Sequence[Column] = [*_WAITING[:-1], replace(_WAITING[-1], wraps=width >= _WIDE)]
+    shown: list[Sequence[str]] = []
+    said = None
+    for waiter in waiters[:rows]:
+        shown.append(_row(sight, waiter, says_why=width >= _WIDE and waiter.message != said))
+        said = waiter.message
     if width < _NARROW:
-        columns = [column for column in _WAITING if column is not _TIER]
         at = _WAITING.index(_TIER)
-        rows_shown = [[*row[:at], *row[at + 1 :]] for row in rows_shown]
-    return [table(columns, rows_shown), *([Text(f"and {more} more")] if more else [])]
+        columns = [*columns[:at], *columns[at + 1 :]]
+        shown = [[*row[:at], *row[at + 1 :]] for row in shown]
+    more = len(waiters) - len(shown)
+    return [table(columns, shown), *([Text(f"and {more} more")] if more else [])]
 
 
 def _row(sight: Sight, waiter: Waiter, says_why: bool) -> Sequence[str]:

@@ -134,7 +134,7 @@ def _judge(session: Session, sight: Sight, policy: Policy, took: float) -> Verdi
             if run_id in started and run_id in known
             else None,
         )
-        for run_id, ask in reversed(sight.asks.items())
+        for run_id, ask in reversed(list(sight.asks.items()))
     ]
     return Verdict(
         policy=policy,

@@ -6,13 +6,13 @@ Pure over the policy and the facts of the run, so that the coordinator (at submi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dagster_gpufair.gate.dagster_internals import BACKFILL_ID_TAG, USER_TAG
-from dagster_gpufair.gate.tags import TEAM, TIER, InvalidAsk, parse_ask
+from dagster_gpufair.gate.tags import POOL, TEAM, TIER, InvalidAsk, parse_ask
 from dagster_gpufair.policy.models import Policy, Team
-from dagster_gpufair.policy.problems import did_you_mean, shown
+from dagster_gpufair.policy.problems import listed, shown, unknown
 from dagster_gpufair.scheduling.model import Request
 from dagster_gpufair.scheduling.refusal import why_never
 
@@ -71,12 +71,9 @@ def admit(policy: Policy, submission: Submission) -> Request | Refusal:
         return Refusal("invalid_request", str(error))
     except _Refused as refused:
         return refused.refusal
-    unknown = [pool for pool in request.pools if pool not in policy.pools]
-    if unknown:
-        return Refusal(
-            "unknown_pool",
-            f"pool {shown(unknown[0])} is not in the policy ({_known(unknown[0], policy.pools)}).",
-        )
+    for pool in request.pools:
+        if pool not in policy.pools:
+            return Refusal("unknown_pool", f"{unknown('pool', pool, policy.pools)}.")
     never = why_never(policy, request)
     return Refusal(*never) if never else request
 
@@ -108,20 +105,20 @@ def _team(policy: Policy, location: str | None, claimed: str | None) -> str:
     if claimed is None:
         raise _Refused(
             "unknown_team",
-            f"it names no team (known: {', '.join(policy.teams)}). Set the tag {TEAM}, or let the "
+            f"it names no team (known: {listed(policy.teams)}). Set the tag {TEAM}, or let the "
             f"platform team map {where} to a team in the policy.",
         )
     if claimed not in policy.teams:
         raise _Refused(
             "unknown_team",
-            f"team {shown(claimed)} is not in the policy ({_known(claimed, policy.teams)}). Set the "
-            f"tag {TEAM}, or let the platform team map {where} to a team in the policy.",
+            f"{unknown('team', claimed, policy.teams)}. Set the tag {TEAM}, or let the platform team "
+            f"map {where} to a team in the policy.",
         )
     if policy.teams[claimed].code_locations:
         raise _Refused(
             "invalid_request",
             f"the tag {TEAM} claims team '{claimed}', whose runs come from the code locations "
-            f"{', '.join(policy.teams[claimed].code_locations)}, and this job is from {where}. Run it "
+            f"{listed(policy.teams[claimed].code_locations)}, and this job is from {where}. Run it "
             f"from there, or let the platform team add {where} to teams.{claimed}.code_locations.",
         )
     return claimed
@@ -135,9 +132,9 @@ def _tier(policy: Policy, rules: Team, team: str, claimed: str | None) -> str:
         return min(allowed, key=lambda tier: policy.tiers[tier].points)
     if claimed not in allowed:
         problem = (
-            f"tier '{claimed}' is not given to team '{team}', which has {', '.join(allowed)}"
+            f"tier '{claimed}' is not given to team '{team}', which has {listed(allowed)}"
             if claimed in policy.tiers
-            else f"there is no tier {shown(claimed)} for team '{team}' ({_known(claimed, allowed)})"
+            else unknown("tier", claimed, allowed)
         )
         raise _Refused(
             "tier_not_allowed",
@@ -152,8 +149,7 @@ def _project(rules: Team, team: str, claimed: str | None) -> str | None:
     if claimed is not None and rules.projects and claimed not in rules.projects:
         raise _Refused(
             "invalid_request",
-            f"project {shown(claimed)} is not one of team '{team}' "
-            f"({_known(claimed, rules.projects)}).",
+            f"{unknown(f'project of team {team}', claimed, rules.projects)}.",
         )
     return claimed
 
@@ -165,12 +161,6 @@ def _only_pool(policy: Policy, rules: Team, team: str) -> tuple[str, ...]:
             return (pools[0],)
     raise _Refused(
         "unknown_pool",
-        f"it names no pool, and team '{team}' could use several. Set the tag gpufair/pool to one of "
-        f"{', '.join(policy.pools)}.",
+        f"it names no pool, and team '{team}' could use several. Set the tag {POOL} to one of "
+        f"{listed(policy.pools)}.",
     )
-
-
-def _known(name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    hint = did_you_mean(name, names)
-    return f"known: {', '.join(names)}" + (f"; {hint}" if hint else "")

@@ -25,15 +25,25 @@ from dagster_gpufair.gate.admission import Refusal, Submission
 from dagster_gpufair.gate.dagster_internals import (
     ConfigurableClassData,
     RunQueueConfig,
+    asset_tags_of,
     close_instance_limits,
-    close_tag_limit,
+    close_tag_limits,
     install_daemon,
     location_of,
 )
 from dagster_gpufair.gate.policy_file import PolicyWatch, find_policy_file
 from dagster_gpufair.gate.recording import record
 from dagster_gpufair.gate.refusing import refuse
-from dagster_gpufair.gate.tags import REASON, STATE, asks_for_gpus
+from dagster_gpufair.gate.tags import (
+    GPUS,
+    MARKS,
+    REASON,
+    STATE,
+    STATE_TAGS,
+    InvalidAsk,
+    asks_for_gpus,
+    tags_of_assets,
+)
 from dagster_gpufair.ledger.connect import LedgerError, ledger_of
 from dagster_gpufair.policy.problems import PolicyError
 
@@ -76,17 +86,17 @@ class GpuFairRunCoordinator(QueuedRunCoordinator):
         from dagster_gpufair.gate.daemon import GpuFairQueueDaemon
 
         super().register_instance(instance)
-        close_instance_limits(instance, STATE)
+        close_instance_limits(instance, MARKS)
         install_daemon(GpuFairQueueDaemon)
 
     def get_run_queue_config(self) -> RunQueueConfig:
-        """The stock configuration, in which nothing that bears our mark starts.
+        """The stock configuration, in which nothing that bears one of our marks starts.
 
         Only our queue daemon takes that limit away, so a GPU run never starts ungated under another.
         """
         config = super().get_run_queue_config()
         return config._replace(
-            tag_concurrency_limits=close_tag_limit(config.tag_concurrency_limits, STATE)
+            tag_concurrency_limits=close_tag_limits(config.tag_concurrency_limits, MARKS)
         )
 
     @property
@@ -99,22 +109,43 @@ class GpuFairRunCoordinator(QueuedRunCoordinator):
 
     def submit_run(self, context: SubmitRunContext) -> DagsterRun:
         run = context.dagster_run
-        if run.status != DagsterRunStatus.NOT_STARTED or not asks_for_gpus(run.tags):
+        if run.status != DagsterRunStatus.NOT_STARTED:
             return super().submit_run(context)
-        submission = Submission(
-            run.run_id, run.job_name, location_of(run), run.tags, at=time.time()
-        )
-        refusal = self._record(submission)
+        from_assets, refusal = self._said_by_assets(context)
+        tags = {**from_assets, **run.tags}
+        if refusal is None and not asks_for_gpus(tags):
+            return super().submit_run(context)
+        submission = Submission(run.run_id, run.job_name, location_of(run), tags, at=time.time())
+        refusal = self._record(submission, refusal)
         if refusal is not None:
             return refuse(self._instance, run, refusal)
-        self._instance.add_run_tags(run.run_id, {STATE: "waiting", REASON: "submitted"})
+        ours = dict(from_assets)
+        # A tag write costs a fourth of a submission: the daemon's first word on the run brings the
+        # state, unless the run has no mark yet, or a state that is its parent's.
+        if GPUS not in tags or any(key in tags for key in STATE_TAGS):
+            ours |= {STATE: "waiting", REASON: "submitted"}
+        if ours:
+            self._instance.add_run_tags(run.run_id, ours)
         return super().submit_run(context)
 
-    def _record(self, submission: Submission) -> Refusal | None:
+    def _said_by_assets(self, context: SubmitRunContext) -> tuple[dict[str, str], Refusal | None]:
+        """What the assets of a run that asks for no GPUs itself ask for, or why they cannot together."""
+        run = context.dagster_run
+        if context.workspace is None or asks_for_gpus(run.tags):
+            return {}, None
+        try:
+            return tags_of_assets(asset_tags_of(context.workspace, run), run.tags), None
+        except InvalidAsk as error:
+            return {}, Refusal("invalid_request", str(error))
+
+    def _record(self, submission: Submission, refusal: Refusal | None) -> Refusal | None:
         """Write the request, or the refusal, into the ledger.
 
         When that cannot be done now, the run is queued all the same, marked: it starts nowhere, and
         the daemon records it as soon as there is a ledger and a policy.
+
+        Args:
+            refusal: why it is refused whatever the policy says.
         """
         try:
             with ledger_of(self._instance).writing() as session:
@@ -128,9 +159,9 @@ class GpuFairRunCoordinator(QueuedRunCoordinator):
                         submission.run_id,
                         self.policy_watch.path,
                     )
-                    return None
-                result = record(session, in_force, submission)
+                    return refusal
+                result = record(session, in_force, submission, refusal)
                 return result if isinstance(result, Refusal) else None
         except (LedgerError, PolicyError) as error:
-            self._logger.error("Run %s waits, unrecorded: %s", submission.run_id, error)
-            return None
+            self._logger.error("Run %s is not in the GPU ledger: %s", submission.run_id, error)
+            return refusal

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import queue
 import time
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,33 +23,33 @@ from dagster_gpufair.gate.dagster_internals import (
     error_info,
     location_errors,
     location_of,
-    open_tag_limit,
+    open_tag_limits,
 )
 from dagster_gpufair.gate.environment import Environment
-from dagster_gpufair.gate.gpu_queue import GpuQueue, TurnLost
+from dagster_gpufair.gate.gpu_queue import GpuQueue, Overtaken
 from dagster_gpufair.gate.lanes import Lanes
-from dagster_gpufair.gate.launching import CLAIMED, Outcome, launch_granted
+from dagster_gpufair.gate.launching import NOT_LAUNCHED, Outcome, launch_granted, settle
 from dagster_gpufair.gate.picking import Picked, Picker
-from dagster_gpufair.gate.tags import STATE
+from dagster_gpufair.gate.tags import MARKS, asks_for_gpus
 from dagster_gpufair.gate.telling import (
+    Line,
     Teller,
     Word,
+    again_word,
     clock,
     granted_word,
     notice_word,
     released_word,
     say,
     stopped_word,
-    waiting_words,
 )
 from dagster_gpufair.ledger.connect import LedgerError, ledger_of
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.policy.problems import PolicyError
+from dagster_gpufair.scheduling.model import Plan
 
 LAUNCHES_AWAITED = 5.0
 """Seconds a pass waits for the launches it began; those that take longer go on beside the next."""
-NOT_QUEUED_AGAIN_AFTER = 30.0
-"""Seconds after which a granted run that was not in Dagster's queue is looked at again."""
 THREADS = 8
 """Launches of a code location at once under ``dequeue_use_threads`` without a number."""
 
@@ -62,7 +63,14 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
         self._in_progress: Sequence[RunRecord] | None = None
         self._said: str | None = None
 
-    def run_iteration(  # type: ignore[override]
+    def __exit__(self, *why: Any) -> None:
+        # Whoever comes next need not wait for the turn to run out.
+        if self._gate is not None:
+            with suppress(LedgerError):
+                self._gate.queue.give_up_turn()
+        super().__exit__(*why)
+
+    def run_iteration(
         self,
         workspace_process_context: IWorkspaceProcessContext,
         fixed_iteration_time: float | None = None,
@@ -73,12 +81,13 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
             return
         try:
             yield from self._pass(workspace_process_context, coordinator, fixed_iteration_time)
-        except TurnLost as lost:
-            self._logger.warning("This pass ends: %s.", lost)
+        except Overtaken as overtaken:
+            self._logger.warning("This pass ends: %s.", overtaken)
         except (LedgerError, PolicyError) as error:
             self._say(f"No GPU run is started: {error}")
             yield error_info()
             # Runs without GPUs go on; the closed tag limit keeps the others where they are.
+            self._in_progress = None
             yield from super().run_iteration(workspace_process_context, fixed_iteration_time)
         finally:
             self._in_progress = None
@@ -97,19 +106,26 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
         if not gate.take_turn(now):
             self._say("Another daemon dequeues the runs of this instance; this one stands by.")
             return
-        self._say(gate.queue.trouble)
+        trouble = gate.queue.trouble
+        self._say(trouble if gate.queue.in_force else f"No GPU policy is in force: {trouble}")
         gate.heed_outcomes(now)
+        gate.recall(now)
+        # Asked first: a run that leaves this list afterwards is among the active.
+        pending = gate.pending()
         unfinished = instance.get_run_ids(RunsFilter(statuses=UNFINISHED_RUN_STATUSES))[::-1]
-        self._in_progress = super()._get_in_progress_run_records(instance)
-        gate.follow(unfinished, self._in_progress, now)
+        active = super()._get_in_progress_run_records(instance)
+        gate.follow(unfinished, active, now)
+        self._in_progress = with_pending(instance, active, pending)
         yield None
 
-        limits = open_tag_limit(instance.get_concurrency_config(), STATE)
+        limits = open_tag_limits(instance.get_concurrency_config(), MARKS)
         others = self._pick_others(gate, unfinished, limits, fixed_iteration_time)
         broken = gate.broken(context, now)
         picked = gate.picker.pick(
             instance, gate.queue, limits, self._in_progress, unfinished, others, broken, now
         )
+        if picked.others:
+            gate.queue.confirm_turn(now)
         begun = gate.start(context, picked, now)
         for run in picked.others:
             launch = partial(self._launch_other, context, run, limits, fixed_iteration_time)
@@ -120,6 +136,7 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
             self._logger.info("Launched %d runs, %d with GPUs.", len(begun), len(picked.starts))
         gate.keep_bounds(now)
         gate.tell(picked, now)
+        gate.queue.end_turn()
 
     # Dagster's own picking asks for these a second time in the same pass.
     def _get_in_progress_run_records(self, instance: DagsterInstance) -> Sequence[RunRecord]:
@@ -137,11 +154,14 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
         """The runs without GPUs that Dagster's own rules start now."""
         busy = gate.lanes.under_way()
         ids = [id_ for id_ in unfinished if id_ in gate.queue.book.others and id_ not in busy]
-        return self._get_runs_to_dequeue(
-            WithoutRuns(gate.instance, ids),  # type: ignore[arg-type]
+        picked = self._get_runs_to_dequeue(
+            WithoutRuns(gate.instance, ids, but_from=gate.lanes.closed()),  # type: ignore[arg-type]
             limits,
             fixed_iteration_time=fixed_iteration_time,
         )
+        # One that was looked at before its submission was complete may ask for GPUs now.
+        gate.queue.book.others -= {run.run_id for run in picked if asks_for_gpus(run.tags)}
+        return [run for run in picked if run.run_id in gate.queue.book.others]
 
     def _launch_other(
         self,
@@ -163,6 +183,17 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
         self._said = message
 
 
+def with_pending(
+    instance: DagsterInstance, active: Sequence[RunRecord], pending: set[str]
+) -> Sequence[RunRecord]:
+    """The runs that hold a worker, and those that are about to, so that they count for its limits."""
+    ids = pending - {found.dagster_run.run_id for found in active}
+    if not ids:
+        return active
+    about_to = RunsFilter(run_ids=list(ids), statuses=UNFINISHED_RUN_STATUSES)
+    return [*active, *instance.get_run_records(about_to)]
+
+
 class _Gate:
     """What the daemon keeps between passes for the GPU runs of one instance."""
 
@@ -175,45 +206,67 @@ class _Gate:
         self.lanes = Lanes(width)
         self.picker = Picker()
         self._coordinator = coordinator
+        self._queue_config = coordinator.get_run_queue_config()
         self._logger = logger
         self._teller = Teller(instance, self.queue.ledger)
         self._environment = Environment()
         self._bounds = Bounds()
-        self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._outcomes: deque[tuple[int, Outcome]] = deque()
         self._unlaunched: set[str] = set()
-        self._aside: dict[str, float] = {}
 
     def take_turn(self, now: float) -> bool:
         """Become or stay the one writer; what an earlier one left unfinished is taken up."""
-        before = self.queue.epoch
+        before = self.queue.book
         if not self.queue.take_turn(now):
             return False
-        if self.queue.epoch != before:
+        if self.queue.book is not before:
             self._unlaunched = set(self.queue.book.leases)
             self._teller.remember(self.queue.book.queued.values())
         return True
 
     def heed_outcomes(self, now: float) -> None:
-        """Act on what came of the launches since the last pass."""
-        while not self._outcomes.empty():
-            outcome = self._outcomes.get()
-            lease = outcome.lease
-            if lease.request_id not in self.queue.book.leases:
-                continue
-            if outcome.kind == "launched":
-                self._environment.reached(outcome.location)
-            elif outcome.kind == "unknown":
-                self._logger.error("Launching run %s broke off: %s", lease.run_id, outcome.detail)
-                self._unlaunched.add(lease.request_id)
-            elif outcome.kind == "unreachable":
-                first_pause = self._coordinator.get_run_queue_config().user_code_failure_retry_delay
+        """Act on what came of the launches since the last pass; each is kept until that is done."""
+        while self._outcomes:
+            epoch, outcome = self._outcomes[0]
+            held = self.queue.book.leases.get(outcome.lease.request_id)
+            # What has been in other hands since is judged from the ledger.
+            if epoch == self.queue.epoch and held is not None and held.id == outcome.lease.id:
+                self._heed(outcome, now)
+            self._outcomes.popleft()
+
+    def _heed(self, outcome: Outcome, now: float) -> None:
+        lease = outcome.lease
+        if outcome.kind == "launched":
+            self._environment.reached(outcome.location)
+        elif outcome.kind == "claimed":
+            self.queue.put_back(
+                lease, "environment", "Its launch broke off; it is tried again.", now
+            )
+        elif outcome.kind in NOT_LAUNCHED:
+            self._logger.warning(
+                "Run %s was not launched (%s): %s", lease.run_id, outcome.kind, outcome.detail
+            )
+            if outcome.kind == "unreachable":
+                first_pause = self._queue_config.user_code_failure_retry_delay
                 self._environment.failed(outcome.location, outcome.detail, now, first_pause)
+            if self._settle(outcome):
                 self.queue.put_back(lease, "environment", outcome.detail, now)
-            elif outcome.detail == CLAIMED:
-                self.queue.put_back(lease, "environment", "its launch broke off; tried again", now)
-            elif outcome.detail == DagsterRunStatus.NOT_STARTED.value:
-                self._aside[lease.request_id] = now + NOT_QUEUED_AGAIN_AFTER
-                self.queue.put_back(lease, "environment", "it is not in Dagster's queue", now)
+
+    def _settle(self, outcome: Outcome) -> bool:
+        if outcome.kind not in NOT_LAUNCHED:
+            return False
+        return settle(self.instance, outcome, self._queue_config.max_user_code_failure_retries)
+
+    def recall(self, now: float) -> None:
+        """Give back the GPUs of runs whose lane was closed before it came to them."""
+        for run_id in self.lanes.recall():
+            lease = self.queue.book.leases.get(run_id)
+            if lease is not None:
+                self.queue.put_back(lease, "environment", "Launches before it hang.", now)
+
+    def pending(self) -> set[str]:
+        """The runs that are being launched, and those that will be because they hold GPUs."""
+        return self.lanes.under_way() | (self._unlaunched & self.queue.book.leases.keys())
 
     def follow(self, unfinished: Sequence[str], active: Sequence[RunRecord], now: float) -> None:
         """Bring the book to what the runs do, and have it said whose GPUs are free again."""
@@ -222,17 +275,15 @@ class _Gate:
 
     def broken(self, context: IWorkspaceProcessContext, now: float) -> dict[str, tuple[str, str]]:
         """The requests whose environment is not ready, and why."""
-        self._aside = {id_: until for id_, until in self._aside.items() if until > now}
-        why = dict.fromkeys(
-            self._aside, ("environment", "It was submitted, but is not in Dagster's queue yet.")
-        )
         errors = location_errors(context.create_request_context())
         locations = self._environment.broken(now, errors, self.lanes.closed(), clock)
-        if locations:
-            for request in self.queue.book.queued.values():
-                if request.location in locations:
-                    why[request.id] = ("environment", locations[request.location])
-        return why
+        if not locations:
+            return {}
+        return {
+            request.id: ("environment", locations[request.location])
+            for request in self.queue.book.queued.values()
+            if request.location in locations
+        }
 
     def start(self, context: IWorkspaceProcessContext, picked: Picked, now: float) -> set[str]:
         """Grant what was picked, and begin to launch it and what was granted but not launched before."""
@@ -244,10 +295,12 @@ class _Gate:
             starts = {start.request.id: start for start in picked.starts}
             for lease in self.queue.grant(picked.starts, picked.plan, now):
                 word = granted_word(starts[lease.request_id], policy, now)
+                self._teller.granted(lease.run_id)
                 self._launch(context, lease, location_of(picked.runs[lease.run_id]), word)
                 begun.add(lease.run_id)
         for run in self._take_unlaunched():
-            self._launch(context, self.queue.book.leases[run.run_id], location_of(run), None)
+            lease = self.queue.book.leases[run.run_id]
+            self._launch(context, lease, location_of(run), again_word(lease))
             begun.add(run.run_id)
         return begun
 
@@ -265,22 +318,17 @@ class _Gate:
         context: IWorkspaceProcessContext,
         lease: LeaseRecord,
         location: str | None,
-        word: Word | None,
+        word: Word,
     ) -> None:
-        retries = self._coordinator.get_run_queue_config().max_user_code_failure_retries
         epoch = self.queue.epoch
         assert epoch is not None
 
         def work() -> None:
-            try:
-                if word is not None:
-                    say(self.instance, word)
-                outcome = launch_granted(
-                    self.instance, context, self.queue.ledger, lease, epoch, retries
-                )
-            except Exception as error:  # noqa: BLE001 -- the next pass logs it and tries again
-                outcome = Outcome(lease, "unknown", f"{type(error).__name__}: {error}")
-            self._outcomes.put(outcome)
+            outcome = launch_granted(self.instance, context, self.queue.ledger, lease, epoch, word)
+            # So as not to wait for the next pass, which does it if this cannot.
+            with suppress(Exception):
+                self._settle(outcome)
+            self._outcomes.append((epoch, outcome))
 
         self.lanes.put(location or "", lease.run_id, work)
 
@@ -288,8 +336,8 @@ class _Gate:
         """Tell the runs whose time is nearly over, and stop those that are past it."""
         notice, stop = self._bounds.due(self.queue.book.leases.values(), now)
         for lease in notice:
-            if self.queue.warn(lease, now):
-                say(self.instance, notice_word(lease))
+            say(self.instance, notice_word(lease))
+            self.queue.warn(lease, now)
         for lease in stop:
             say(self.instance, stopped_word(lease))
             cancel = partial(self._cancel, lease.run_id)
@@ -303,6 +351,12 @@ class _Gate:
 
     def tell(self, picked: Picked, now: float) -> None:
         """Say on the runs' pages what has changed."""
-        if picked.plan is not None:
-            words = waiting_words(picked.plan, picked.blocked, self.queue.trouble)
-            self._teller.speak(words, now)
+        plan = picked.plan or Plan((), ())
+        outside = {
+            start.request.id: (start.pool, *picked.blocked[start.request.id])
+            for start in plan.starts
+            if start.request.id in picked.blocked
+        }
+        for run_id in self.queue.unadmitted:
+            outside[run_id] = ("not yet admitted", "environment", "No GPU policy is in force.")
+        self._teller.speak(Line(plan, outside, self.queue.trouble, self.queue.version), now)

@@ -7,7 +7,7 @@ that moves something fails there, by name.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
@@ -28,7 +28,7 @@ from dagster._core.instance.config import ConcurrencyConfig
 from dagster._core.launcher import LaunchRunContext
 from dagster._core.op_concurrency_limits_counter import GlobalOpConcurrencyLimitsCounter
 from dagster._core.run_coordinator.queued_run_coordinator import RunQueueConfig
-from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES, FINISHED_STATUSES
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._core.storage.tags import BACKFILL_ID_TAG, MAX_RETRIES_TAG, PRIORITY_TAG, USER_TAG
 from dagster._core.workspace.context import IWorkspaceProcessContext
 from dagster._daemon import controller
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from dagster._core.workspace.context import BaseWorkspaceRequestContext
 
 __all__ = [
-    "ACTIVE_RUN_STATUSES",
     "BACKFILL_ID_TAG",
     "ENVIRONMENT_ERRORS",
     "MAX_RETRIES_TAG",
@@ -61,15 +60,17 @@ __all__ = [
     "RunLimits",
     "RunQueueConfig",
     "WithoutRuns",
+    "asset_tags_of",
     "close_instance_limits",
-    "close_tag_limit",
+    "close_tag_limits",
     "enqueue",
     "error_info",
     "install_daemon",
     "launch",
     "location_errors",
     "location_of",
-    "open_tag_limit",
+    "mark_starting",
+    "open_tag_limits",
 ]
 
 UNFINISHED_RUN_STATUSES = [status for status in DagsterRunStatus if status not in FINISHED_STATUSES]
@@ -91,32 +92,33 @@ def install_daemon(daemon: type[QueuedRunCoordinatorDaemon]) -> None:
     controller.QueuedRunCoordinatorDaemon = daemon  # type: ignore[attr-defined]
 
 
-def _closed(tag: str) -> dict[str, Any]:
-    return {"key": tag, "limit": 0}
+def _closed(tags: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"key": tag, "limit": 0} for tag in tags]
 
 
-def close_tag_limit(limits: Sequence[Mapping[str, Any]] | None, tag: str) -> list[Any]:
-    """Tag concurrency limits under which nothing that bears the tag is started."""
-    return [*(limits or ()), _closed(tag)]
+def close_tag_limits(limits: Sequence[Mapping[str, Any]] | None, tags: Sequence[str]) -> list[Any]:
+    """Tag concurrency limits under which nothing that bears one of the tags is started."""
+    return [*(limits or ()), *_closed(tags)]
 
 
-def open_tag_limit(config: ConcurrencyConfig, tag: str) -> ConcurrencyConfig:
-    """The concurrency settings without the limit that `close_tag_limit` added."""
+def open_tag_limits(config: ConcurrencyConfig, tags: Sequence[str]) -> ConcurrencyConfig:
+    """The concurrency settings without the limits that `close_tag_limits` added."""
     queue = config.run_queue_config
     assert queue is not None, "a queued run coordinator always has a run queue config"
-    limits = [limit for limit in queue.tag_concurrency_limits if dict(limit) != _closed(tag)]
+    closed = _closed(tags)
+    limits = [limit for limit in queue.tag_concurrency_limits if dict(limit) not in closed]
     return ConcurrencyConfig(
         pool_config=config.pool_config,
         run_queue_config=queue._replace(tag_concurrency_limits=limits),
     )
 
 
-def close_instance_limits(instance: DagsterInstance, tag: str) -> None:
-    """Close the tag also where ``concurrency.runs.tag_concurrency_limits`` replaces the coordinator's."""
+def close_instance_limits(instance: DagsterInstance, tags: Sequence[str]) -> None:
+    """Close the tags also where ``concurrency.runs.tag_concurrency_limits`` replaces the coordinator's."""
     runs = instance.get_settings("concurrency").get("runs") or {}
     limits = runs.get("tag_concurrency_limits")
-    if limits is not None and _closed(tag) not in [dict(limit) for limit in limits]:
-        runs["tag_concurrency_limits"] = close_tag_limit(limits, tag)
+    if limits is not None and not all(limit in limits for limit in _closed(tags)):
+        runs["tag_concurrency_limits"] = close_tag_limits(limits, tags)
 
 
 def location_of(run: DagsterRun) -> str | None:
@@ -125,11 +127,24 @@ def location_of(run: DagsterRun) -> str | None:
 
 
 def location_errors(workspace: BaseWorkspaceRequestContext) -> dict[str, str]:
-    """The code locations that could not be loaded, with the first line of the error."""
+    """The code locations that could not be loaded, with the error."""
     return {
-        name: (entry.load_error.message or "").strip().splitlines()[0][:300]
+        name: entry.load_error.message or "no message"
         for name, entry in workspace.get_code_location_entries().items()
-        if entry.load_error is not None and (entry.load_error.message or "").strip()
+        if entry.load_error is not None
+    }
+
+
+def asset_tags_of(
+    workspace: BaseWorkspaceRequestContext, run: DagsterRun
+) -> dict[str, Mapping[str, str]]:
+    """The definition tags of the assets that a run materializes, by asset; they are not the run's own."""
+    graph = workspace.asset_graph
+    keys = run.asset_selection
+    if keys is None and run.job_name in graph.all_job_names:
+        keys = graph.asset_keys_for_job(run.job_name)
+    return {
+        key.to_user_string(): graph.get(key).tags for key in sorted(keys or ()) if graph.has(key)
     }
 
 
@@ -138,16 +153,18 @@ def enqueue(instance: DagsterInstance, run: DagsterRun) -> None:
     instance.report_dagster_event(DagsterEvent.job_enqueue(run), run_id=run.run_id)
 
 
-def launch(instance: DagsterInstance, workspace: BaseWorkspaceRequestContext, run_id: str) -> None:
-    """Mark a run as starting and hand it to the run launcher, whose errors are raised."""
-    run = instance.get_run_by_id(run_id)
-    assert run is not None
+def mark_starting(instance: DagsterInstance, run: DagsterRun) -> None:
+    """Take a run out of Dagster's queue, to be launched."""
     starting = DagsterEvent(
         event_type_value=DagsterEventType.PIPELINE_STARTING.value, job_name=run.job_name
     )
-    instance.report_dagster_event(starting, run_id=run_id)
-    run = instance.get_run_by_id(run_id)
-    assert run is not None
+    instance.report_dagster_event(starting, run_id=run.run_id)
+
+
+def launch(
+    instance: DagsterInstance, workspace: BaseWorkspaceRequestContext, run: DagsterRun
+) -> None:
+    """Hand a run that is marked as starting to the run launcher, whose errors are raised."""
     instance.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=workspace))
 
 
@@ -208,11 +225,18 @@ class WithoutRuns:
 
     Dagster's own dequeuing reads the queue page by page through ``get_runs``; with this in its hands
     it stays as it is and loads none of the runs that are gated elsewhere.
+
+    Args:
+        run_ids: those that are seen, oldest first.
+        but_from: code locations whose runs are not seen either.
     """
 
-    def __init__(self, instance: DagsterInstance, run_ids: Sequence[str]):
+    def __init__(
+        self, instance: DagsterInstance, run_ids: Sequence[str], but_from: Collection[str]
+    ):
         self._instance = instance
         self._run_ids = run_ids
+        self._but_from = but_from
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._instance, name)
@@ -229,9 +253,10 @@ class WithoutRuns:
         start = self._run_ids.index(cursor) + 1 if cursor is not None else 0
         found: list[DagsterRun] = []
         for chunk in _chunks(self._run_ids[start:], max(limit, 100)):
-            found += self._instance.get_runs(
+            runs = self._instance.get_runs(
                 filters=RunsFilter(run_ids=list(chunk), statuses=filters.statuses), ascending=True
             )
+            found += [run for run in runs if location_of(run) not in self._but_from]
             if len(found) >= limit:
                 break
         return found[:limit]

@@ -10,6 +10,12 @@ LONGEST_PAUSE = 900.0
 """Seconds; each failure in a row doubles the pause."""
 
 
+def first_line(error: object) -> str:
+    """The beginning of what an error says, to put in a sentence."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
 @dataclass
 class _Pause:
     until: float
@@ -45,7 +51,8 @@ class Environment:
     ) -> dict[str, str]:
         """Why each location takes no launch now, in a sentence."""
         why = {
-            name: f"Code location '{name}' cannot be loaded ({error}). It starts once that is mended."
+            name: f"Code location '{name}' cannot be loaded ({first_line(error)}). It starts once that "
+            "is mended."
             for name, error in load_errors.items()
         }
         for name, count in hanging.items():

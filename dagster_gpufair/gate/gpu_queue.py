@@ -33,13 +33,15 @@ from dagster_gpufair.scheduling.plan import plan
 
 TURN_LASTS = 30.0
 """Seconds after which a daemon that has not been heard of may be replaced."""
+REFUSED_AGAIN_AFTER = 60.0
+"""Seconds after which a run that was refused and not failed is not in the middle of its submission."""
 ACCRUE_EVERY = 10.0
 """Seconds between two additions to what each account has borrowed."""
 DAEMON_STATUS = "daemon"
 
 
-class TurnLost(Exception):
-    """Another daemon has become the writer; nothing of what was decided here counts."""
+class Overtaken(Exception):
+    """The ledger has gone on without this daemon: nothing of what it was about to do counts."""
 
 
 class GpuQueue:
@@ -52,19 +54,29 @@ class GpuQueue:
         self.in_force: InForce | None = None
         self.book = Book()
         self.epoch: int | None = None
+        self.unadmitted: list[str] = []
+        """Queued GPU runs that no policy could be asked about yet."""
+        self.trouble: str | None = None
+        """What is wrong with the policy file, if anything."""
         self._instance = instance
         self._watch = watch
         self._logger = logger
         self._holder = writer.Holder.here(time.time())
+        self._in_doubt = True
         self._accrued_at: float | None = None
         self._used: Mapping[tuple[Account, str], float] = {}
         self._blocked: dict[str, tuple[str, str]] = {}
-        self._no_policy: str | None = None
+        self._uncounted: dict[str, int] = {}
+        """GPU runs without a grant, and the policy version by which they cannot be counted."""
 
     # -- the turn -------------------------------------------------------------------------------
 
     def take_turn(self, now: float) -> bool:
-        """Become or stay the one writer, and take up the policy; False while another daemon writes."""
+        """Become or stay the one writer, and take up the policy; False while another daemon writes.
+
+        The book is read anew after another writer's turn, and after a turn that `end_turn` did not end:
+        what broke off may have come further in the ledger than in memory.
+        """
         with self.ledger.writing() as session:
             epoch = writer.take(session, self._holder, now, TURN_LASTS)
             if epoch is None:
@@ -73,7 +85,8 @@ class GpuQueue:
             if self._watch.has_changed():
                 self._take_up_policy(session, now)
             self.in_force = self._watch.in_force(session)
-            if epoch != self.epoch:
+            self.trouble = self._watch.trouble(session)
+            if epoch != self.epoch or self._in_doubt:
                 self.book = Book.opened(session)
                 self._blocked = self.book.blocked()
                 last = status.get(session, DAEMON_STATUS)
@@ -82,7 +95,27 @@ class GpuQueue:
                 self._accrue(session, now)
             status.put(session, DAEMON_STATUS, {"at": now, "host": self._holder.host}, now)
         self.epoch = epoch
+        self._in_doubt = True
         return True
+
+    def end_turn(self) -> None:
+        """All that was begun in this turn has been done."""
+        self._in_doubt = False
+
+    def give_up_turn(self) -> None:
+        """Let another daemon become the writer at once."""
+        with self.ledger.writing() as session:
+            writer.release(session, self._holder.id)
+        self.epoch = None
+
+    def confirm_turn(self, now: float) -> None:
+        """Make sure to be the one writer still.
+
+        Raises:
+            Overtaken: if another daemon is.
+        """
+        with self.ledger.writing() as session:
+            self._still_the_writer(session, now)
 
     def _take_up_policy(self, session: Session, now: float) -> None:
         before = self._watch.in_force(session)
@@ -90,9 +123,6 @@ class GpuQueue:
         after = self._watch.in_force(session)
         for problem in problems:
             self._logger.error("%s changes nothing: %s", self._watch.path, problem)
-        self._no_policy = None
-        if after is None:
-            self._no_policy = f"no GPU policy is in force: {self._watch.path}: {problems[0]}"
         if after is not None and (before is None or after.version != before.version):
             self._logger.info("GPU policy v%d is in force (%s)", after.version, self._watch.path)
 
@@ -101,12 +131,12 @@ class GpuQueue:
             session, self._holder.id, self.epoch, now, TURN_LASTS
         ):
             self.epoch = None
-            raise TurnLost("another daemon has taken over the GPU queue")
+            raise Overtaken("another daemon has taken over the GPU queue")
 
     @property
-    def trouble(self) -> str | None:
-        """What is wrong with the policy file, if anything."""
-        return self.in_force.trouble if self.in_force else self._no_policy
+    def version(self) -> int | None:
+        """The version of the policy in force."""
+        return self.in_force.version if self.in_force else None
 
     # -- following what happened ----------------------------------------------------------------
 
@@ -151,21 +181,32 @@ class GpuQueue:
 
     def _meet(self, run_ids: Sequence[str], now: float) -> None:
         """Look at runs for the first time: requests of the ledger's, runs without GPUs, or neither."""
+        self.unadmitted = []
         if not run_ids:
             return
         with self.ledger.reading() as session:
             known = requests.by_ids(session, run_ids)
         if any(request.state == "granted" for request in known.values()):
-            self.epoch = None  # granted behind our back: the book is read anew in the next pass
-            return
+            raise Overtaken("the ledger has grants that this daemon does not know")
         self._enter(request for request in known.values() if request.state == "queued")
         strangers = [id_ for id_ in run_ids if id_ not in known or known[id_].state == "refused"]
         for found in self._records(strangers):
             run = found.dagster_run
-            if not asks_for_gpus(run.tags):
+            if run.run_id in known:
+                self._refuse_again(run, known[run.run_id], now)
+            elif not asks_for_gpus(run.tags):
                 self.book.others.add(run.run_id)
             elif run.status == DagsterRunStatus.QUEUED:
                 self._admit(found, now)
+
+    def _refuse_again(self, run: DagsterRun, refused: RequestRecord, now: float) -> None:
+        """Fail a run whose refusal was recorded, by somebody who died before acting on it."""
+        assert refused.finished_at is not None
+        queued = run.status == DagsterRunStatus.QUEUED
+        submitting = run.status == DagsterRunStatus.NOT_STARTED
+        if queued or (submitting and now - refused.finished_at >= REFUSED_AGAIN_AFTER):
+            code, message = refused.refusal_code or "", refused.refusal_message or ""
+            refuse(self._instance, run, Refusal(code, message))
 
     def _enter(self, new: Iterable[RequestRecord]) -> None:
         """Put requests into the book, with what is known of their sources."""
@@ -181,44 +222,53 @@ class GpuQueue:
 
     def _admit(self, found: RunRecord, now: float) -> None:
         """A queued run that the coordinator could not record, or that was queued without it."""
-        if self.in_force is None:
-            return
         run = found.dagster_run
+        if self.in_force is None:
+            self.unadmitted.append(run.run_id)
+            return
         submission = _submission(run, min(now, found.create_timestamp.timestamp()))
         with self.ledger.writing() as session:
             self._still_the_writer(session, now)
             result = record(session, self.in_force, submission)
+            stored = requests.by_ids(session, [run.run_id])
         if isinstance(result, Refusal):
             refuse(self._instance, run, result)
         else:
-            self._enter([result])
+            self._enter(stored.values())
 
     def _find_ungated(self, unfinished: set[str], active: Sequence[RunRecord], now: float) -> None:
         """GPU runs that run without a lease are counted, so that nobody else is given their GPUs."""
         if self.in_force is None:
             return
+        asked, self._uncounted = self._uncounted, {}
         for found in active:
             run = found.dagster_run
-            known = run.run_id in self.book.leases or run.run_id in self.book.others
-            if known or run.run_id not in unfinished or not asks_for_gpus(run.tags):
+            if run.run_id in self.book.leases or run.run_id not in unfinished:
                 continue
-            request = self.book.queued.get(run.run_id) or self._unasked(run, now)
+            if not asks_for_gpus(run.tags):
+                continue
+            request = self.book.queued.get(run.run_id)
+            if request is None and asked.get(run.run_id) != self.in_force.version:
+                request = self._unasked(run, now)
             if request is None:
-                self.book.others.add(run.run_id)
-                continue
-            with self.ledger.writing() as session:
-                self._still_the_writer(session, now)
-                leases.ungated(session, request, request.pools[0], {}, now)
-                lease = leases.of_run(session, run.run_id)[-1]
-            self.book.granted(lease)
-            self._logger.error(
-                "Run %s of team %s uses %s × %s without a grant: it was not started by this queue. "
-                "It is counted until it ends.",
-                run.run_id,
-                request.team,
-                format_gpus(request.gpus),
-                lease.pool,
-            )
+                self._uncounted[run.run_id] = self.in_force.version
+            else:
+                self._count(request, now)
+
+    def _count(self, request: RequestRecord, now: float) -> None:
+        with self.ledger.writing() as session:
+            self._still_the_writer(session, now)
+            leases.ungated(session, request, request.pools[0], {}, now)
+            lease = leases.of_run(session, request.run_id)[-1]
+        self.book.granted(lease)
+        self._logger.error(
+            "Run %s of team %s uses %s × %s without a grant: it was not started by this queue. "
+            "It is counted until it ends.",
+            request.run_id,
+            request.team,
+            format_gpus(request.gpus),
+            lease.pool,
+        )
 
     def _unasked(self, run: DagsterRun, now: float) -> RequestRecord | None:
         """What a run would have asked for that never came by the queue."""
@@ -264,7 +314,7 @@ class GpuQueue:
         """Write the grants of a pass, all or none.
 
         Raises:
-            TurnLost: if another daemon has become the writer; nothing is written then.
+            Overtaken: if another daemon has become the writer; nothing is written then.
         """
         assert self.in_force is not None
         granted = []
@@ -282,6 +332,7 @@ class GpuQueue:
                     policy_version=self.in_force.version,
                     data=judged(start, decided),
                 )
+                requests.told(session, start.request.id, "granted", start.class_.label, now)
                 granted.append(leases.of_run(session, start.request.id)[-1])
         for lease in granted:
             self.book.granted(lease)
@@ -298,13 +349,12 @@ class GpuQueue:
             self.book.enter(again)
             self._blocked[again.id] = (reason, message)
 
-    def warn(self, lease: LeaseRecord, now: float) -> bool:
-        """Note that a run is told of its end; False if it was before."""
+    def warn(self, lease: LeaseRecord, now: float) -> None:
+        """Note that a run has been told of its end."""
         with self.ledger.writing() as session:
             self._still_the_writer(session, now)
-            first = leases.warned(session, lease.id, now)
+            leases.warned(session, lease.id, now)
         self.book.leases[lease.request_id] = replace(lease, warned_at=now)
-        return first
 
     def note_blocked(self, blocked: Mapping[str, tuple[str, str]], now: float) -> None:
         """Keep in the ledger what blocks which request, so that `gpufair queue` can say so too."""

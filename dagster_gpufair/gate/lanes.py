@@ -65,6 +65,15 @@ class Lanes:
             hanging = {name: self._hanging(lane) for name, lane in self._lanes.items()}
         return {name: count for name, count in hanging.items() if count >= MOST_HANGING}
 
+    def recall(self) -> list[str]:
+        """Take back what waits in closed lanes; the runs whose launch is not begun."""
+        with self._changed:
+            closed = [lane for lane in self._lanes.values() if self._hanging(lane) >= MOST_HANGING]
+            recalled = [launch.run_id for lane in closed for launch in lane.waiting]
+            for lane in closed:
+                lane.waiting.clear()
+        return recalled
+
     def wait(self, run_ids: Collection[str], seconds: float) -> Iterator[None]:
         """Yield from time to time until the runs' launches have returned or the time is over."""
         until = self._clock() + seconds

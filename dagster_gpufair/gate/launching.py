@@ -18,26 +18,32 @@ from dagster_gpufair.gate.dagster_internals import (
     enqueue,
     launch,
     location_of,
+    mark_starting,
 )
+from dagster_gpufair.gate.environment import first_line
+from dagster_gpufair.gate.telling import Word, say
 from dagster_gpufair.ledger import leases
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.leases import LeaseRecord
-
-CLAIMED = "claimed before"
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What came of a launch.
 
-    ``unreachable``: the run is queued again, its code location could not be reached. ``not_queued``: the
-    run is not (or no longer) in Dagster's queue. ``unknown``: it broke in between; to be tried again.
+    ``failed``: the launcher raised. ``unreachable``: the run's code location could not be reached.
+    ``not_queued``: the run is not (or no longer) in Dagster's queue. ``claimed``: its launch was taken on
+    before. ``broken_off``: something broke before the run was handed to its launcher.
     """
 
     lease: LeaseRecord
-    kind: Literal["launched", "failed", "unreachable", "not_queued", "unknown"]
+    kind: Literal["launched", "failed", "unreachable", "not_queued", "claimed", "broken_off"]
     detail: str = ""
     location: str = ""
+
+
+NOT_LAUNCHED = ("failed", "unreachable", "broken_off")
+"""The kinds of outcome after which a run may be left marked as starting, for `settle` to see to."""
 
 
 def launch_granted(
@@ -46,76 +52,76 @@ def launch_granted(
     ledger: Ledger,
     lease: LeaseRecord,
     epoch: int,
-    retries: int,
+    word: Word,
 ) -> Outcome:
     """Launch the run of a lease once, whoever else may try.
 
     Args:
         epoch: the writer's turn under which this daemon acts; a later writer's claim wins over it.
-        retries: how often a run is put back when its code location cannot be reached before it fails;
-            0 for no limit.
+        word: what the run's page says from now on.
     """
-    run = instance.get_run_by_id(lease.run_id)
-    if run is None or run.status != DagsterRunStatus.QUEUED:
-        return Outcome(lease, "not_queued", run.status.value if run else "deleted")
-    with ledger.writing() as session:
-        if not leases.claim_launch(session, lease.id, epoch):
-            return Outcome(lease, "not_queued", CLAIMED)
+    try:
+        say(instance, word)
+        # In one transaction of the ledger's, beside which there is no other: however long this process
+        # sleeps in between, no later writer finds the run claimed by nobody and still queued.
+        with ledger.writing() as session:
+            run = instance.get_run_by_id(lease.run_id)
+            if run is None or run.status != DagsterRunStatus.QUEUED:
+                return Outcome(lease, "not_queued")
+            if not leases.claim_launch(session, lease.id, epoch):
+                return Outcome(lease, "claimed")
+            mark_starting(instance, run)
+        starting = instance.get_run_by_id(lease.run_id)
+        assert starting is not None, "the run has been deleted"
+        workspace = workspace_process_context.create_request_context()
+    except Exception as error:  # noqa: BLE001 -- whatever it was, the run has not been launched
+        return Outcome(lease, "broken_off", f"{type(error).__name__}: {first_line(error)}")
     location = location_of(run) or ""
     try:
-        launch(instance, workspace_process_context.create_request_context(), lease.run_id)
+        launch(instance, workspace, starting)
     except ENVIRONMENT_ERRORS as error:
-        return _unreachable(instance, lease, error, retries, location)
+        return Outcome(lease, "unreachable", first_line(error), location)
     except Exception as error:  # noqa: BLE001 -- whatever a launcher raises, the run has failed
-        return _failed(instance, lease, error)
+        return Outcome(lease, "failed", f"{type(error).__name__}: {first_line(error)}", location)
     return Outcome(lease, "launched", location=location)
 
 
-def _unreachable(
-    instance: DagsterInstance, lease: LeaseRecord, error: Exception, retries: int, location: str
-) -> Outcome:
-    run = _if_starting(instance, lease.run_id)
-    if run is None:
-        return Outcome(lease, "launched")
-    detail = _first_line(error)
-    if 0 < retries <= _launches(instance, lease.run_id) - 1:
-        message = (
-            f"The code location could not be reached in {retries + 1} tries "
-            f"(max_user_code_failure_retries: {retries}): {detail}"
+def settle(instance: DagsterInstance, outcome: Outcome, retries: int) -> bool:
+    """Take a run that was not launched back to Dagster's queue, or fail it; done twice, it is done once.
+
+    A run that has moved on although its launcher raised stays as it is.
+
+    Args:
+        retries: how often a run is put back when its code location cannot be reached before it fails;
+            0 for no limit.
+
+    Returns:
+        Whether the run is in the queue.
+    """
+    run = instance.get_run_by_id(outcome.lease.run_id)
+    if run is None or run.status != DagsterRunStatus.STARTING:
+        return run is not None and run.status == DagsterRunStatus.QUEUED
+    if outcome.kind == "failed":
+        instance.report_run_failed(run, f"The run could not be launched: {outcome.detail}")
+        return False
+    if outcome.kind == "unreachable":
+        if 0 < retries < _times_queued(instance, run):
+            instance.report_run_failed(
+                run,
+                f"The code location could not be reached in {retries + 1} tries "
+                f"(max_user_code_failure_retries: {retries}): {outcome.detail}",
+            )
+            return False
+        instance.report_engine_event(
+            f"Its code location could not be reached ({outcome.detail}). The GPUs are given back; the "
+            "run waits in the queue and is tried again after a pause.",
+            run,
         )
-        instance.report_run_failed(run, message)
-        return Outcome(lease, "failed", message)
-    instance.report_engine_event(
-        f"Its code location could not be reached ({detail}). The GPUs are given back; the run waits in "
-        "the queue and is tried again after a pause.",
-        run,
-    )
     enqueue(instance, run)
-    return Outcome(lease, "unreachable", detail, location)
+    return True
 
 
-def _failed(instance: DagsterInstance, lease: LeaseRecord, error: Exception) -> Outcome:
-    run = _if_starting(instance, lease.run_id)
-    if run is None:
-        return Outcome(lease, "launched")
-    message = f"The run could not be launched: {type(error).__name__}: {_first_line(error)}"
-    instance.report_run_failed(run, message)
-    return Outcome(lease, "failed", message)
-
-
-def _if_starting(instance: DagsterInstance, run_id: str) -> DagsterRun | None:
-    """The run, unless it has moved on although its launcher raised."""
-    run = instance.get_run_by_id(run_id)
-    waiting = (DagsterRunStatus.QUEUED, DagsterRunStatus.STARTING)
-    return run if run is not None and run.status in waiting else None
-
-
-def _launches(instance: DagsterInstance, run_id: str) -> int:
+def _times_queued(instance: DagsterInstance, run: DagsterRun) -> int:
     return len(
-        instance.get_records_for_run(run_id, of_type=DagsterEventType.PIPELINE_ENQUEUED).records
+        instance.get_records_for_run(run.run_id, of_type=DagsterEventType.PIPELINE_ENQUEUED).records
     )
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__

@@ -1,13 +1,13 @@
 """Which runs a pass starts: the plan's, as far as Dagster's own limits let them, beside all others.
 
-A run that a limit of its own tags or pools blocks does not keep its GPUs from the next: the plan is
-made again without it.
+A run that a limit of its own tags or pools blocks, or that is not in Dagster's queue, does not keep its
+GPUs from the next: the plan is made again without it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
@@ -20,6 +20,8 @@ from dagster_gpufair.scheduling.model import Plan, Start
 MOST_ROUNDS = 8
 """Plans made at most in one pass; what is blocked stays blocked, so the next pass goes on from there."""
 RUN_LIMIT = "run_limit"
+NOT_IN_QUEUE = ("environment", "It was submitted, but it is not in Dagster's queue.")
+"""So it is between the two steps of a submission, and for good if the submitter died there."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,11 @@ class Picked:
 
 
 class Picker:
-    """Picks runs pass by pass; remembers which GPU runs Dagster's limits blocked."""
+    """Picks runs pass by pass; remembers which GPU runs could not start though the plan had them."""
 
     def __init__(self) -> None:
         self._limited: dict[str, DagsterRun] = {}
+        self._absent: set[str] = set()
 
     def pick(
         self,
@@ -60,7 +63,11 @@ class Picker:
         """
         if gpu_queue.in_force is None or not gpu_queue.book.queued:
             return Picked(None, (), {}, others, blocked)
-        blocked = {**blocked, **self._still_limited(instance, gpu_queue, limits, in_progress)}
+        blocked = {
+            **blocked,
+            **self._still_limited(instance, gpu_queue, limits, in_progress),
+            **self._still_absent(instance, gpu_queue),
+        }
         queue = limits.run_queue_config
         assert queue is not None
         most = queue.max_concurrent_runs
@@ -69,14 +76,17 @@ class Picker:
             plan = gpu_queue.plan(blocked, now)
             runs = _queued_bodies(instance, [start.request.id for start in plan.starts])
             gpu = [runs[start.request.id] for start in plan.starts if start.request.id in runs]
-            if not gpu:
+            absent = [start.request.id for start in plan.starts if start.request.id not in runs]
+            if not gpu and not absent:
                 return Picked(plan, (), {}, others, blocked)
             position = {run_id: place for place, run_id in enumerate(unfinished)}
             counted = RunLimits(instance, limits, in_progress, [*gpu, *others])
             shared = share(gpu, others, free_slots, counted, position)
             self._limited |= {run_id: runs[run_id] for run_id in shared.limited}
+            self._absent |= set(absent)
             blocked |= {run_id: (RUN_LIMIT, why) for run_id, why in shared.limited.items()}
-            if not shared.limited or round_ == MOST_ROUNDS - 1:
+            blocked |= dict.fromkeys(absent, NOT_IN_QUEUE)
+            if not (shared.limited or absent) or round_ == MOST_ROUNDS - 1:
                 break
         blocked |= dict.fromkeys(
             shared.out_of_slots,
@@ -100,8 +110,16 @@ class Picker:
         self._limited = {id_: run for id_, run in waiting.items() if why[id_] is not None}
         return {id_: (RUN_LIMIT, said) for id_, said in why.items() if said is not None}
 
+    def _still_absent(
+        self, instance: DagsterInstance, gpu_queue: GpuQueue
+    ) -> dict[str, tuple[str, str]]:
+        """Of the runs that were not in Dagster's queue, those that still are not."""
+        self._absent &= gpu_queue.book.queued.keys()
+        self._absent -= _queued_bodies(instance, self._absent).keys()
+        return dict.fromkeys(self._absent, NOT_IN_QUEUE)
 
-def _queued_bodies(instance: DagsterInstance, run_ids: Sequence[str]) -> dict[str, DagsterRun]:
+
+def _queued_bodies(instance: DagsterInstance, run_ids: Collection[str]) -> dict[str, DagsterRun]:
     if not run_ids:
         return {}
     found = instance.get_runs(RunsFilter(run_ids=list(run_ids), statuses=[DagsterRunStatus.QUEUED]))

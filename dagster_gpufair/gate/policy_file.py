@@ -23,11 +23,10 @@ FILE_STATUS = "policy_file"
 
 @dataclass(frozen=True)
 class InForce:
-    """The policy that decides now, its version in the ledger, and what is wrong with a newer file."""
+    """The policy that decides now, and its version in the ledger."""
 
     version: int
     policy: Policy
-    trouble: str | None = None
 
 
 def find_policy_file(setting: str, instance_root: str | None) -> Path:
@@ -58,8 +57,12 @@ class PolicyWatch:
             return None
         if self._parsed is None or self._parsed[0] != row.version:
             self._parsed = (row.version, parse_policy(row.document, f"policy v{row.version}"))
+        return InForce(*self._parsed)
+
+    def trouble(self, session: Session) -> str | None:
+        """What is wrong with the file, whoever looked at it last."""
         problem = status.get(session, FILE_STATUS)
-        return InForce(*self._parsed, trouble=problem["summary"] if problem else None)
+        return problem["summary"] if problem else None
 
     def has_changed(self) -> bool:
         """Whether the file is another than when `take_up` last looked."""
@@ -99,6 +102,6 @@ def _trouble(path: Path, error: PolicyError) -> dict[str, object]:
     count = f"{len(problems)} error" + ("s" if len(problems) != 1 else "")
     return {
         "file": str(path),
-        "summary": f"{path.name} has {count} ({problems[0]['message']})",
+        "summary": f"{path.name} has {count} ({error.problems[0]})",
         "problems": problems,
     }

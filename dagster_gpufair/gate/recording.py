@@ -11,9 +11,14 @@ from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.requests import RequestRecord
 
 
-def record(session: Session, in_force: InForce, submission: Submission) -> RequestRecord | Refusal:
-    """Admit a run and record its request, or its refusal, which is recorded before it is acted on."""
-    request = admit(in_force.policy, submission)
+def record(
+    session: Session, in_force: InForce, submission: Submission, refusal: Refusal | None = None
+) -> RequestRecord | Refusal:
+    """Admit a run and record its request, or its refusal, which is recorded before it is acted on.
+
+    ``refusal`` is given where the run is bad before the policy is asked.
+    """
+    request = refusal or admit(in_force.policy, submission)
     if isinstance(request, Refusal):
         requests.refuse(
             session,

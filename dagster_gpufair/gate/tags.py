@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from dagster_gpufair.policy.models import KINDS
 from dagster_gpufair.policy.problems import shown, unknown
 from dagster_gpufair.policy.quantities import (
     ONE_GPU,
@@ -37,8 +38,8 @@ STATE = "gpufair/state"
 REASON = "gpufair/reason"
 STATE_TAGS = (STATE, REASON)
 """Written by us on every GPU run; what a run brings along (from a re-execution) is overwritten."""
-
-KINDS = ("experiment", "training", "evaluation", "batch_inference", "online_inference")
+MARKS = (GPUS, STATE)
+"""Every GPU run in Dagster's queue bears one of these; no other daemon than ours starts what does."""
 
 K8S_CONFIG = "dagster-k8s/config"
 _K8S_GPU = "nvidia.com/gpu"
@@ -105,6 +106,41 @@ def parse_ask(tags: Mapping[str, str]) -> Ask:
         kind=kind,
         max_duration=_max_duration(tags.get(MAX_DURATION)),
     )
+
+
+def tags_of_assets(
+    by_asset: Mapping[str, Mapping[str, str]], run_tags: Mapping[str, str]
+) -> dict[str, str]:
+    """Tags of ours that a run has from its assets, besides those it bears itself.
+
+    The assets of a run share its GPUs, so it asks for the most that one of them does; on everything
+    else that the run leaves open, those that say something must agree.
+
+    Args:
+        by_asset: the definition tags of each asset.
+        run_tags: the run's own, which go before what its assets say.
+
+    Raises:
+        InvalidAsk: when two assets disagree.
+    """
+    merged: dict[str, str] = {}
+    said_by: dict[str, str] = {}
+    for asset, tags in by_asset.items():
+        for key, value in tags.items():
+            if not key.startswith(PREFIX) or key in STATE_TAGS or key in run_tags:
+                continue
+            before = merged.setdefault(key, value)
+            said_by.setdefault(key, asset)
+            if before == value:
+                continue
+            if key != GPUS:
+                raise InvalidAsk(
+                    f"asset {shown(said_by[key])} has {key} {shown(before)} and asset {shown(asset)} has "
+                    f"{shown(value)}; let them agree, materialize them apart, or tag the run"
+                )
+            if _gpus(tags)[1] > _gpus(merged)[1]:
+                merged[key], said_by[key] = value, asset
+    return merged
 
 
 def gpu_tags(

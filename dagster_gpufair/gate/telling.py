@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 
 from dagster import DagsterInstance
@@ -25,17 +26,22 @@ from dagster_gpufair.scheduling.model import Plan, Start
 from dagster_gpufair.scheduling.places import places
 
 PER_PASS = 12
-PLACE_AGAIN_AFTER = 30.0
-"""Seconds after which a changed place in line alone is worth a tag."""
+PLACES_AGAIN_AFTER = 30.0
+"""So many seconds apart, changed places in line are worth a tag."""
+IN_FRONT = 100
+"""For so many at the front: their places, and their reasons anew when the policy has changed."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a run's page says now. ``reason`` is the bare reason, ``tag`` what its tag shows."""
+    """What a run's page says now. ``reason`` is the bare reason, ``tag`` what its tag shows.
+
+    ``policy`` is the version by which it was said; None if an earlier daemon said it.
+    """
 
     reason: str
     tag: str
-    at: float
+    policy: int | None
 
 
 @dataclass(frozen=True)
@@ -69,34 +75,55 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", when)
 
 
-def waiting_words(
-    plan: Plan, outside: Mapping[str, tuple[str, str]], trouble: str | None
-) -> Iterator[Word]:
-    """For each waiting run, first in line first, what its page should say.
+class Line:
+    """Why each waiting run waits, and where in line; a pass says only what is new of it.
 
     Args:
-        outside: runs the plan would start, but for something outside it: (reason, sentence).
+        plan: the pass's plan.
+        outside: runs that are in no line of the plan's: {run id: (line, reason, sentence)}.
         trouble: what is wrong with the policy file, if anything.
+        policy: the version of the policy it was decided by.
     """
-    for start in plan.starts:
-        if start.request.id in outside:
-            reason, why = outside[start.request.id]
-            yield _waiting(start.request.id, reason, f"{reason} · {start.pool}", why, trouble)
-    place_of = places(plan)
-    for group in plan.waiting:
-        for request in group.requests:
-            pool, place = place_of[request.id]
+
+    def __init__(
+        self,
+        plan: Plan,
+        outside: Mapping[str, tuple[str, str, str]],
+        trouble: str | None,
+        policy: int | None,
+    ) -> None:
+        self.policy = policy
+        self._plan = plan
+        self._outside = outside
+        self._trouble = trouble
+
+    def reasons(self) -> Iterator[tuple[str, str, str]]:
+        """(run id, reason, sentence) of all that wait, first in line first."""
+        mark = "" if self._trouble is None else "!"
+        for run_id, (_, reason, why) in self._outside.items():
+            yield run_id, reason + mark, why
+        for group in self._plan.waiting:
+            reason = group.reason + mark
+            for request in group.requests:
+                yield request.id, reason, group.message
+
+    @cached_property
+    def _places(self) -> Mapping[str, tuple[str, int]]:
+        return places(self._plan)
+
+    def word(self, run_id: str, reason: str, why: str) -> Word:
+        """What the page of a waiting run should say."""
+        if run_id in self._outside:
+            line = self._outside[run_id][0]
+        else:
+            pool, place = self._places[run_id]
             line = f"{ordinal(place)} in {pool}"
-            why = f"{line}: {group.message}"
-            yield _waiting(request.id, group.reason, f"{group.reason} · {line}", why, trouble)
-
-
-def _waiting(run_id: str, reason: str, tag: str, why: str, trouble: str | None) -> Word:
-    sentence = f"Waiting, {why} `gpufair explain {short(run_id)}` says more."
-    if trouble is None:
+        tag = f"{reason.rstrip('!')} · {line}"
+        sentence = f"Waiting, {line}: {why} `gpufair explain {short(run_id)}` says more."
+        if self._trouble is not None:
+            tag += " · policy file broken"
+            sentence += f" The policy file changes nothing now: {self._trouble}."
         return Word(run_id, "waiting", reason, tag, sentence)
-    sentence += f" The policy file changes nothing now: {trouble}."
-    return Word(run_id, "waiting", f"{reason}!", f"{tag} · policy file broken", sentence)
 
 
 def granted_word(start: Start, policy: Policy, now: float) -> Word:
@@ -118,6 +145,19 @@ def granted_word(start: Start, policy: Policy, now: float) -> Word:
             f"Granted {format_gpus(start.gpus)} × {start.pool}{where}{fewer}, {why}, with "
             f"{start.points.score:,.0f} points after waiting {format_duration(now - request.submitted)}."
         ),
+    )
+
+
+def again_word(lease: LeaseRecord) -> Word:
+    """What the page of a run says whose launch broke off, and is begun again."""
+    label = lease.class_.label if lease.class_ is not None else "ungated"
+    held = f"{format_gpus(lease.gpus)} × {lease.pool}"
+    return Word(
+        run_id=lease.run_id,
+        state="granted",
+        reason=label,
+        tag=f"{label} · {held}",
+        sentence=f"Launched now: it was granted {held} before, and its launch broke off.",
     )
 
 
@@ -177,26 +217,31 @@ class Teller:
         self._ledger = ledger
         self._told: dict[str, Told] = {}
         self._released: deque[Word] = deque()
+        self._places_at = 0.0
 
     def remember(self, records: Iterable[RequestRecord]) -> None:
         """Take from the ledger what an earlier daemon has said."""
         self._told = {
-            record.id: Told(record.told_reason, "", record.told_at or 0.0)
+            record.id: Told(record.told_reason, "", None)
             for record in records
             if record.told_reason is not None
         }
+
+    def granted(self, run_id: str) -> None:
+        """Whatever was said of a run before: should it wait again, that is news."""
+        self._told.pop(run_id, None)
 
     def released(self, word: Word) -> None:
         """Have it said that a run has given its GPUs back; nothing more is said of it then."""
         self._told.pop(word.run_id, None)
         self._released.append(word)
 
-    def speak(self, words: Iterable[Word], now: float) -> None:
-        """Say the new ones of these words, first things first, within the bound."""
+    def speak(self, line: Line, now: float) -> None:
+        """Say what is new of those that wait, first in line first, then of those that are over."""
         said = []
-        for word in islice(self._news(words, now), PER_PASS):
+        for word in islice(self._news(line, now), PER_PASS):
             say(self._instance, word)
-            self._told[word.run_id] = Told(word.reason, word.tag, now)
+            self._told[word.run_id] = Told(word.reason, word.tag, line.policy)
             said.append(word)
         for _ in range(PER_PASS - len(said)):
             if not self._released:
@@ -207,11 +252,22 @@ class Teller:
                 for word in said:
                     requests.told(session, word.run_id, word.state, word.reason, now)
 
-    def _news(self, words: Iterable[Word], now: float) -> Iterator[Word]:
-        """A changed reason in a sentence, a changed place after a while as a tag."""
-        for word in words:
-            before = self._told.get(word.run_id)
-            if before is None or before.reason != word.reason:
-                yield word
-            elif before.tag != word.tag and now - before.at >= PLACE_AGAIN_AFTER:
+    def _news(self, line: Line, now: float) -> Iterator[Word]:
+        """A changed reason in a sentence; of the first in line also the same by a changed policy.
+
+        Now and then their changed places.
+        """
+        for place, (run_id, reason, why) in enumerate(line.reasons()):
+            before = self._told.get(run_id)
+            if before is None or before.reason != reason:
+                yield line.word(run_id, reason, why)
+            elif place < IN_FRONT and before.policy not in (None, line.policy):
+                yield line.word(run_id, reason, why)
+        if now - self._places_at < PLACES_AGAIN_AFTER:
+            return
+        self._places_at = now
+        for run_id, reason, why in islice(line.reasons(), IN_FRONT):
+            before = self._told.get(run_id)
+            word = line.word(run_id, reason, why)
+            if before is not None and before.tag != word.tag:
                 yield replace(word, sentence=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dagster_gpufair.policy.models import Borrowing, Policy
 from dagster_gpufair.policy.quantities import ONE_GPU
@@ -19,22 +20,43 @@ def account_of(of: Request | Lease) -> Account:
     return Account(of.team)
 
 
-def may_borrow(borrowing: Borrowing, tier: str, kind: str | None) -> bool:
-    """Whether the policy lets work of this tier and kind use more than its quota."""
-    return (
-        borrowing.mode != "off"
-        and (borrowing.tiers == "all" or tier in borrowing.tiers)
-        and (borrowing.kinds == "all" or kind in borrowing.kinds)
-    )
+class Rights(NamedTuple):
+    """What work of a tier and kind may do, whoever asks.
+
+    ``urgent`` work is not bound by the rules for borrowing; ``barred`` names the rule that keeps other
+    work from borrowing, if one does.
+    """
+
+    urgent: bool
+    barred: str | None
 
 
-@dataclass(slots=True)
+def rights_of(policy: Policy, tier: str, kind: str | None) -> Rights | None:
+    """The rights of a tier and kind; a tier that is not in the policy has none."""
+    if tier not in policy.tiers:
+        return None
+    return Rights(policy.tiers[tier].may_preempt, _barred(policy.borrowing, tier, kind))
+
+
+def _barred(borrowing: Borrowing, tier: str, kind: str | None) -> str | None:
+    if borrowing.mode == "off":
+        return "borrowing is off"
+    if borrowing.tiers != "all" and tier not in borrowing.tiers:
+        return f"tier {tier} may not borrow ({', '.join(borrowing.tiers)} may)"
+    if borrowing.kinds != "all" and kind not in borrowing.kinds:
+        work = "work without a kind" if kind is None else f"work of kind {kind}"
+        return f"{work} may not borrow ({', '.join(borrowing.kinds)} may)"
+    return None
+
+
+@dataclass(slots=True, eq=False)
 class Holding:
     """One account in one pool: what it uses, and what the policy gives it there.
 
     ``unlent`` is the part of the quota that nobody else may take. ``due`` is its weight's part of all
-    weights, ``had`` its part of all that was borrowed in the pool of late. Using one's own quota is
-    never held against anyone.
+    weights, ``had`` its part of all that was borrowed in the pool of late, and ``owed`` how far it has
+    had less than is due: 1 if nothing, 0 if just that, below 0 if more. Using one's own quota is never
+    held against anyone.
     """
 
     account: Account
@@ -44,14 +66,15 @@ class Holding:
     unlent: int
     due: float
     had: float
+    owed: float = field(init=False)
+    share: float = field(init=False)
     effective_weight: float
     use: int = 0
     by_source: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def owed(self) -> float:
-        """How far it has had less than is due: 1 if nothing, 0 if just that, below 0 if more."""
-        return (self.due - self.had) / self.due
+    def __post_init__(self) -> None:
+        self.owed = (self.due - self.had) / self.due
+        self.share = min(max(self.owed, -1.0), 1.0)
 
     @property
     def overage(self) -> int:
@@ -77,18 +100,14 @@ class Holding:
             return Class.URGENT
         return Class.GUARANTEED if self.use + gpus <= self.quota else Class.BORROWING
 
-    def within_borrow_limit(self, gpus: int) -> bool:
+    def may_borrow(self, gpus: int) -> bool:
         """Whether so many more keep what it has above its quota within its limit."""
         return self.borrow_limit is None or self.use + gpus - self.quota <= self.borrow_limit
 
-    def allowed_class(self, gpus: int, urgent: bool, may_borrow: bool) -> Class | None:
-        """The class in which the rules let it have so many more, wherever they come from; or None.
-
-        Above the quota it takes leave to borrow and stays within the limit. What is urgent is not
-        bound by the rules for borrowing.
-        """
-        class_ = self.class_of(gpus, urgent)
-        if class_ is Class.BORROWING and not (may_borrow and self.within_borrow_limit(gpus)):
+    def allowed_class(self, gpus: int, rights: Rights) -> Class | None:
+        """The class in which the rules let it have so many more, wherever they come from; or None."""
+        class_ = self.class_of(gpus, rights.urgent)
+        if class_ is Class.BORROWING and (rights.barred or not self.may_borrow(gpus)):
             return None
         return class_
 

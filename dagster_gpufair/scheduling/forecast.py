@@ -8,7 +8,7 @@ from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.model import State
 from dagster_gpufair.scheduling.plan import plan
 
-STEPS = 50
+STEPS = 25
 
 
 def forecast(policy: Policy, state: State, now: float, steps: int = STEPS) -> dict[str, float]:
@@ -16,8 +16,8 @@ def forecast(policy: Policy, state: State, now: float, steps: int = STEPS) -> di
 
     Bounded leases are ended one after another and the decision is asked again at each of these
     moments, at most ``steps`` times. A request that nothing bounded makes room for has no time, nor
-    has one that is blocked from outside. Leases often end before their bound: the times are the
-    latest, as far as nothing better comes in between.
+    has one that is blocked from outside. Leases often end before their bound, so that the times are
+    rather too late than too early.
     """
     starts_at: dict[str, float] = {}
     for _ in range(steps):

@@ -7,13 +7,12 @@ orders them and time never changes that order. Only its first request is ever lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
-from dagster_gpufair.scheduling.accounts import Holding, account_of, may_borrow
+from dagster_gpufair.scheduling.accounts import Holding, account_of
 from dagster_gpufair.scheduling.model import Class, Request
-from dagster_gpufair.scheduling.order import NEVER
 from dagster_gpufair.scheduling.snapshot import Snapshot
 
 _IN_ASK = ("team", "project", "pools", "tier", "kind", "gpus", "min_gpus", "gpus_per_node")
@@ -35,6 +34,8 @@ class Ask:
     What is blocked from outside has none, nor has what names a team or tier that is no more.
     """
 
+    __slots__ = ("_rights", "account", "blocked", "choices", "groups", "per_node", "sample")
+
     def __init__(self, snapshot: Snapshot, sample: Request, blocked: Blocked | None) -> None:
         self.sample = sample
         self.blocked = blocked
@@ -42,37 +43,51 @@ class Ask:
         self.per_node = sample.gpus_per_node
         self.groups: list[Group] = []
         self.choices: list[tuple[Holding, int]] = []
-        policy = snapshot.policy
-        tier = policy.tiers.get(sample.tier)
-        if blocked or tier is None or sample.team not in policy.teams:
-            return
-        self._urgent = tier.may_preempt
-        self._may_borrow = may_borrow(policy.borrowing, sample.tier, sample.kind)
-        self.choices = [
-            (snapshot.accounts.holding(self.account, pool), gpus)
-            for pool in dict.fromkeys(sample.pools)
-            if pool in policy.pools
-            for gpus in sample.sizes
-        ]
+        rights = snapshot.rights(sample)
+        if rights is not None and blocked is None:
+            self._rights = rights
+            self.choices = [
+                (snapshot.accounts.holding(self.account, pool), gpus)
+                for pool in snapshot.pools(sample)
+                for gpus in sample.sizes
+            ]
 
     def allowed_class(self) -> Class | None:
         """The class of its first choice by the rules, wherever the GPUs would come from."""
         holding, gpus = self.choices[0]
-        return holding.allowed_class(gpus, self._urgent, self._may_borrow)
+        return holding.allowed_class(gpus, self._rights)
 
 
 class Group:
     """Requests that are alike, earliest first.
 
     ``source`` is theirs if it makes a difference: it holds GPUs, or has started something since they
-    were submitted. Else it is None, and requests of many sources are alike.
+    were submitted. Else it is None, and requests of many sources are alike; ``apart`` finds the groups
+    of those of its sources that have made a difference since. ``entry`` is what its first request
+    stands by in a line of the account's ``holding``.
     """
+
+    __slots__ = (
+        "_fixed_score",
+        "_gone",
+        "apart",
+        "ask",
+        "entry",
+        "holding",
+        "likeness",
+        "requests",
+        "source",
+    )
 
     def __init__(self, ask: Ask, source: str | None, likeness: Likeness) -> None:
         self.ask = ask
         self.source = source
         self.likeness = likeness
         self.requests: list[Request] = []
+        self.apart: dict[str | None, Group] = {}
+        self.entry: Entry | None = None
+        self.holding: Holding | None = None
+        self._fixed_score = 0.0
         self._gone = 0
 
     def __bool__(self) -> bool:
@@ -86,6 +101,7 @@ class Group:
         """Take out the first."""
         head = self.head
         self._gone += 1
+        self.entry = None
         return head
 
     def waiting(self) -> list[Request]:
@@ -93,7 +109,22 @@ class Group:
 
     def keep(self, requests: list[Request]) -> None:
         """Only these of them wait on in this group."""
-        self.requests, self._gone = requests, 0
+        self.requests, self._gone, self.entry = requests, 0, None
+
+    def score(self, snapshot: Snapshot, holding: Holding) -> float:
+        """The score of the first, without the points for its source."""
+        head = self.head
+        if self.holding is not holding:
+            self.holding = holding
+            self._fixed_score = snapshot.order.fixed_score(head, holding)
+        ageing = snapshot.ageing(head)
+        return self._fixed_score + ageing.wait(head.submitted) + ageing.deadline(head.submitted)
+
+
+Entry = tuple[float, float, str, int, Group]
+"""How a group stands in a line: by its score without the points for the source (negative), the
+submission and the id of its first request. The number, which grows, says when it was made.
+"""
 
 
 class Groups:
@@ -105,15 +136,15 @@ class Groups:
         self._snapshot = snapshot
         self._groups: dict[tuple[str | None, Likeness], Group] = {}
         self._asks: dict[Likeness, Ask] = {}
-        newest_start, holds_gpus = snapshot.newest_start, snapshot.holds_gpus
         for request in sorted(requests, key=_submission):
             source = request.source
-            if source is not None:
-                its = (request.team, source)
-                if newest_start.get(its, NEVER) <= request.submitted and its not in holds_gpus:
-                    source = None
+            if source is not None and not snapshot.matters(request):
+                source = None
             likeness = (_alike(request), blocked.get(request.id) if blocked else None)
-            self._group(request, source, likeness).requests.append(request)
+            group = self._groups.get((source, likeness))
+            if group is None:
+                group = self._new(self._ask(request, likeness), source, likeness)
+            group.requests.append(request)
 
     @property
     def asks(self) -> Iterable[Ask]:
@@ -121,13 +152,28 @@ class Groups:
 
     def of_its_source(self, group: Group, request: Request) -> Group:
         """Where a request of a group belongs once its source makes a difference."""
-        return self._group(request, request.source, group.likeness)
+        source = request.source
+        own = group.apart.get(source)
+        if own is None:
+            own = self._groups.get((source, group.likeness))
+            if own is None:
+                own = self._new(group.ask, source, group.likeness)
+            group.apart[source] = own
+        return own
 
-    def _group(self, request: Request, source: str | None, likeness: Likeness) -> Group:
-        group = self._groups.get((source, likeness))
-        if group is None:
-            group = self._groups[source, likeness] = Group(self._ask(request, likeness), source, likeness)
-            group.ask.groups.append(group)
+    def part(self, ask: Ask, started: Container[str | None]) -> None:
+        """Of the groups of many sources, take out what is of a source that makes a difference now."""
+        for group in [group for group in ask.groups if group.source is None]:
+            requests = group.waiting()
+            others = [request for request in requests if request.source in started]
+            if others:
+                group.keep([request for request in requests if request.source not in started])
+                for request in others:
+                    self.of_its_source(group, request).requests.append(request)
+
+    def _new(self, ask: Ask, source: str | None, likeness: Likeness) -> Group:
+        group = self._groups[source, likeness] = Group(ask, source, likeness)
+        ask.groups.append(group)
         return group
 
     def _ask(self, request: Request, likeness: Likeness) -> Ask:

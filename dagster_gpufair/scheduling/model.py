@@ -140,8 +140,9 @@ class Points(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Added from left to right, so that equal points make equal scores on every Python."""
-        return self.tier + self.wait + self.share + self.preempted + self.deadline + self.source
+        """The sum, always added in the same order, so that equal points make equal scores."""
+        fixed = self.tier + self.share + self.preempted
+        return fixed + self.wait + self.deadline + self.source
 
 
 class Ageing(NamedTuple):
@@ -202,8 +203,7 @@ class Start:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """Requests that are alike and wait for the same reason, earliest first.
 
     ``pool`` is where they stand in line: the first of their list in which only space is missing,
@@ -224,10 +224,12 @@ class Waiting:
         """The points of one of ``requests``."""
         if self.ageing is None:
             return self.points
-        return self.points._replace(
-            wait=self.ageing.wait(request.submitted),
-            deadline=self.ageing.deadline(request.submitted),
+        tier, _, share, preempted, _, source = self.points
+        wait, deadline = (
+            self.ageing.wait(request.submitted),
+            self.ageing.deadline(request.submitted),
         )
+        return Points(tier, wait, share, preempted, deadline, source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,18 @@ from dagster_gpufair.scheduling.model import Ageing, Class, Points, Request
 PREEMPTIONS_COUNTED = 3
 NEVER = -math.inf
 
+Key = tuple[Class, float, float, float, str]
+
+
+def comparison_key(
+    class_: Class, saturation: float, score: float, submitted: float, id: str
+) -> Key:
+    """What requests are compared by: the lower comes first.
+
+    Only those that borrow are held against what their account already has above its quota.
+    """
+    return (class_, saturation if class_ is Class.BORROWING else 0.0, -score, submitted, id)
+
 
 class Standing(NamedTuple):
     """What a request is judged by in one pool."""
@@ -27,20 +39,10 @@ class Standing(NamedTuple):
     id: str
 
     @property
-    def key(self) -> tuple[int, float, float, float, str]:
-        """The lower comes first."""
-        return (
-            self.class_,
-            counted_saturation(self.class_, self.saturation),
-            -self.points.score,
-            self.submitted,
-            self.id,
+    def key(self) -> Key:
+        return comparison_key(
+            self.class_, self.saturation, self.points.score, self.submitted, self.id
         )
-
-
-def counted_saturation(class_: Class, saturation: float) -> float:
-    """Only those that borrow are held against what their account has above its quota."""
-    return saturation if class_ is Class.BORROWING else 0.0
 
 
 class Order:
@@ -48,9 +50,12 @@ class Order:
 
     def __init__(self, policy: Policy, now: float) -> None:
         self._rules = policy.ordering
-        self._now = now
         self._tiers = policy.tiers
+        self._now = now
         self._tier_points = {name: tier.points for name, tier in policy.tiers.items()}
+        self._share_points = policy.ordering.share_points
+        self._preempted_points = policy.ordering.preempted_points
+        self._source_points = policy.ordering.source_points
         self._ageings: dict[tuple[str, float], Ageing] = {}
 
     def ageing(self, tier: str, since: float = NEVER) -> Ageing:
@@ -67,23 +72,28 @@ class Order:
             )
         return ageing
 
-    def points(
-        self, request: Request, holding: Holding, ageing: Ageing, source: float = 0.0
-    ) -> Points:
+    def points(self, request: Request, holding: Holding, ageing: Ageing, source: float) -> Points:
         """The request's points in its account's pool, each by its own rule.
 
         Those for its source are given, since they change whenever the account starts something.
         """
-        return Points(
+        tier, share, preempted = self._fixed(request, holding)
+        wait, deadline = ageing.wait(request.submitted), ageing.deadline(request.submitted)
+        return Points(tier, wait, share, preempted, deadline, source)
+
+    def fixed_score(self, request: Request, holding: Holding) -> float:
+        """The sum of the points that neither time nor starts change."""
+        tier, share, preempted = self._fixed(request, holding)
+        return tier + share + preempted
+
+    def _fixed(self, request: Request, holding: Holding) -> tuple[float, float, float]:
+        return (
             self._tier_points.get(request.tier, 0.0),
-            ageing.wait(request.submitted),
-            self._rules.share_points * min(max(holding.owed, -1.0), 1.0),
-            self._rules.preempted_points * min(request.preempted, PREEMPTIONS_COUNTED),
-            ageing.deadline(request.submitted),
-            source,
+            self._share_points * holding.share,
+            self._preempted_points * min(request.preempted, PREEMPTIONS_COUNTED),
         )
 
     def source_points(self, source: str | None, holding: Holding) -> float:
         """Less by the part of the account's use in the pool that the same source already holds."""
         held = holding.by_source.get(source, 0) if source is not None else 0
-        return -self._rules.source_points * held / holding.use if held else 0.0
+        return -self._source_points * held / holding.use if held else 0.0

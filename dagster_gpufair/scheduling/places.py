@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dagster_gpufair.scheduling.model import Plan
-from dagster_gpufair.scheduling.order import Standing
+from dagster_gpufair.scheduling.order import Key, comparison_key
 
 
 def places(plan: Plan) -> dict[str, tuple[str, int]]:
@@ -11,16 +11,16 @@ def places(plan: Plan) -> dict[str, tuple[str, int]]:
 
     Requests that are alike may have others between them, so each is compared by its own points.
     """
-    lines: dict[str, list[tuple[int, float, float, float, str]]] = {}
+    lines: dict[str, list[Key]] = {}
     for group in plan.waiting:
         lines.setdefault(group.pool, []).extend(
-            Standing(
+            comparison_key(
                 group.class_,
                 group.saturation,
-                group.points_of(request),
+                group.points_of(request).score,
                 request.submitted,
                 request.id,
-            ).key
+            )
             for request in group.requests
         )
     return {

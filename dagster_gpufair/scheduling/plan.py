@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import itemgetter
 
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.model import Plan, Start, State, Waiting
-from dagster_gpufair.scheduling.order import Standing
+from dagster_gpufair.scheduling.order import Key, comparison_key
 from dagster_gpufair.scheduling.queue import Queue
 from dagster_gpufair.scheduling.reasons import Reasons
 from dagster_gpufair.scheduling.snapshot import Snapshot
@@ -50,24 +51,21 @@ def plan(policy: Policy, state: State, now: float) -> Plan:
 def _waiting(snapshot: Snapshot, queue: Queue, uncordoned: Snapshot | None) -> list[Waiting]:
     """What is left, as it stands after the starts, best first."""
     reasons = Reasons(snapshot, uncordoned)
-    waiting: list[tuple[Standing, Waiting]] = []
+    waiting: list[tuple[Key, Waiting]] = []
     for ask, groups in queue.waiting():
-        why = reasons.why(ask.sample, ask.blocked)
+        why = reasons.why(ask.sample)
+        reason, message = ask.blocked or (why.reason, why.message)
         holding = snapshot.accounts.holding(ask.account, why.pool)
+        class_, saturation = snapshot.class_of(ask.sample, holding, why.gpus), holding.saturation
         for group in groups:
-            standing = snapshot.standing(group.head, holding, why.gpus)
+            head, ageing = group.head, snapshot.ageing(group.head)
+            points = snapshot.points(head, holding, ageing)
+            key = comparison_key(class_, saturation, points.score, head.submitted, head.id)
             waits = Waiting(
-                requests=group.waiting(),
-                reason=why.reason,
-                message=why.message,
-                pool=why.pool,
-                class_=standing.class_,
-                saturation=standing.saturation,
-                points=standing.points,
-                ageing=snapshot.ageing(group.head),
+                group.waiting(), reason, message, why.pool, class_, saturation, points, ageing
             )
-            waiting.append((standing, waits))
-    waiting.sort(key=lambda pair: pair[0].key)
+            waiting.append((key, waits))
+    waiting.sort(key=itemgetter(0))
     return [waits for _, waits in waiting]
 
 

@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.scheduling import wording
-from dagster_gpufair.scheduling.accounts import Holding, account_of
-from dagster_gpufair.scheduling.model import Class, Request
+from dagster_gpufair.scheduling.accounts import Holding, Rights, account_of
+from dagster_gpufair.scheduling.model import Request
 from dagster_gpufair.scheduling.snapshot import Snapshot
 
+NO_BORROWING = "its borrow_limit is 0"
 BY_RULE = ("quota_exhausted", "borrow_limit")
 
 
@@ -41,37 +42,44 @@ class Reasons:
         self._snapshot = snapshot
         self._policy = snapshot.policy
         self._uncordoned = uncordoned
+        self._found: dict[tuple[object, ...], Why] = {}
 
-    def why(self, request: Request, blocked: tuple[str, str] | None = None) -> Why:
-        """Why the request waits. What is blocked from outside keeps the reason it came with."""
-        pools = [pool for pool in dict.fromkeys(request.pools) if pool in self._policy.pools]
+    def why(self, request: Request) -> Why:
+        """Why the request waits."""
+        rights = self._snapshot.rights(request)
+        account, sizes, per_node = account_of(request), request.sizes, request.gpus_per_node
+        key = (account, request.pools, sizes, per_node, rights or request.tier)
+        why = self._found.get(key)
+        if why is None:
+            why = self._found[key] = self._find(request, rights)
+        return why
+
+    def _find(self, request: Request, rights: Rights | None) -> Why:
+        gpus, pools = request.sizes[-1], self._snapshot.pools(request)
         if not pools:
-            return self._nowhere(request, blocked)
-        account, gpus = account_of(request), request.sizes[-1]
+            pool = request.pools[0] if request.pools else ""
+            return Why(pool, gpus, "insufficient_gpus", self._no_pool(request, pool))
+        account = account_of(request)
         holdings = [self._snapshot.accounts.holding(account, pool) for pool in pools]
-        reasons = [self._reason(request, holding, gpus) for holding in holdings]
+        if rights is None:
+            return Why(pools[0], gpus, "quota_exhausted", self._no_rights(request, holdings[0]))
+        reasons = [self._reason(request, rights, holding, gpus) for holding in holdings]
         at = next((at for at, reason in enumerate(reasons) if reason not in BY_RULE), 0)
-        reason, message = blocked or (reasons[at], self._message(request, holdings, reasons, at))
-        return Why(pools[at], gpus, reason, message)
+        facts = self._facts(request, rights, holdings[at], reasons[at])
+        message = f"{self._needs(request, pools[at])}; {facts}."
+        others = [
+            f"{pool} ({reason})"
+            for pool, reason in zip(pools, reasons, strict=True)
+            if pool != pools[at]
+        ]
+        if others:
+            message = f"{message} Nor can it start in {', '.join(others)}."
+        return Why(pools[at], gpus, reasons[at], message)
 
-    def _nowhere(self, request: Request, blocked: tuple[str, str] | None) -> Why:
-        pool = request.pools[0] if request.pools else ""
-        known = wording.in_policy(self._policy.pools)
-        message = (
-            f"needs {wording.asked(request, pool, None)}; the policy has no such pool {known}."
-        )
-        reason, message = blocked or ("insufficient_gpus", message)
-        return Why(pool, request.sizes[-1], reason, message)
-
-    def _reason(self, request: Request, holding: Holding, gpus: int) -> str:
-        tier = self._policy.tiers.get(request.tier)
-        if tier is None or request.team not in self._policy.teams:
-            return "quota_exhausted"
-        if holding.class_of(gpus, urgent=tier.may_preempt) is Class.BORROWING:
-            if wording.no_borrowing(self._policy, request, holding) is not None:
-                return "quota_exhausted"
-            if not holding.within_borrow_limit(gpus):
-                return "borrow_limit"
+    def _reason(self, request: Request, rights: Rights, holding: Holding, gpus: int) -> str:
+        if holding.allowed_class(gpus, rights) is None:
+            barred = rights.barred or holding.borrow_limit == 0
+            return "quota_exhausted" if barred else "borrow_limit"
         if self._fits_uncordoned(request, holding, gpus):
             return "maintenance"
         room = self._snapshot.room(holding.pool)
@@ -85,26 +93,10 @@ class Reasons:
         holding = self._uncordoned.accounts.holding(holding.account, holding.pool)
         return self._uncordoned.place(holding, gpus, request.gpus_per_node) is not None
 
-    def _message(
-        self, request: Request, holdings: list[Holding], reasons: list[str], at: int
-    ) -> str:
-        holding, reason = holdings[at], reasons[at]
-        nodes = self._snapshot.room(holding.pool).nodes
-        sentence = (
-            f"needs {wording.asked(request, holding.pool, nodes)}; "
-            f"{self._facts(request, holding, reason)}."
-        )
-        others = [
-            f"{other.pool} ({its})"
-            for other, its in zip(holdings, reasons, strict=True)
-            if other is not holding
-        ]
-        return f"{sentence} Nor can it start in {', '.join(others)}." if others else sentence
-
-    def _facts(self, request: Request, holding: Holding, reason: str) -> str:
+    def _facts(self, request: Request, rights: Rights, holding: Holding, reason: str) -> str:
         used = wording.used(holding)
         if reason == "quota_exhausted":
-            return self._no_quota(request, holding, used)
+            return f"{used}, and {rights.barred or NO_BORROWING}"
         if reason == "borrow_limit":
             return f"{used}, and may borrow {format_gpus(holding.borrow_limit or 0)} at most"
         room = self._snapshot.room(holding.pool)
@@ -113,16 +105,18 @@ class Reasons:
             facts = f"it would start but for nodes in maintenance. {facts}"
         keepers = self._snapshot.accounts.keepers(holding)
         if keepers:
-            facts = f"{facts}; {wording.held_back_for(keepers)}"
+            facts = f"{facts}; {wording.held_back(keepers)}"
         return f"{facts}. {used}"
 
-    def _no_quota(self, request: Request, holding: Holding, used: str) -> str:
-        if request.team not in self._policy.teams:
-            return (
-                f"team {request.team} is not in the policy {wording.in_policy(self._policy.teams)}"
-            )
-        if request.tier not in self._policy.tiers:
-            return (
-                f"tier {request.tier} is not in the policy {wording.in_policy(self._policy.tiers)}"
-            )
-        return f"{used}, and {wording.no_borrowing(self._policy, request, holding)}"
+    def _needs(self, request: Request, pool: str) -> str:
+        return f"needs {wording.asked(request, pool, self._snapshot.room(pool).nodes)}"
+
+    def _no_pool(self, request: Request, pool: str) -> str:
+        known = wording.in_policy(self._policy.pools)
+        return f"{self._needs(request, pool)}; the pool is not in the policy {known}."
+
+    def _no_rights(self, request: Request, holding: Holding) -> str:
+        what, name, known = "team", request.team, wording.in_policy(self._policy.teams)
+        if request.team in self._policy.teams:
+            what, name, known = "tier", request.tier, wording.in_policy(self._policy.tiers)
+        return f"{self._needs(request, holding.pool)}; {what} {name} is not in the policy {known}."

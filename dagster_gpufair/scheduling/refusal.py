@@ -6,10 +6,17 @@ from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import unknown
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.scheduling import wording
-from dagster_gpufair.scheduling.accounts import Holding, account_of
+from dagster_gpufair.scheduling.accounts import Holding, Rights, account_of
 from dagster_gpufair.scheduling.capacity import Room
-from dagster_gpufair.scheduling.model import Class, Request, State
+from dagster_gpufair.scheduling.model import Request, State
+from dagster_gpufair.scheduling.reasons import NO_BORROWING
 from dagster_gpufair.scheduling.snapshot import Snapshot
+
+MENDS = {
+    "exceeds_pool": "Ask for fewer GPUs or another pool.",
+    "no_matching_device": "Ask for another split (gpus_per_node) or another pool.",
+    "exceeds_limits": "Ask for fewer GPUs, another pool, or a higher quota or borrow_limit.",
+}
 
 
 def why_never(policy: Policy, request: Request) -> tuple[str, str] | None:
@@ -24,25 +31,29 @@ def why_never(policy: Policy, request: Request) -> tuple[str, str] | None:
     - ``no_matching_device``: the pool's nodes cannot give the shape
     - ``exceeds_limits``: it is more than the quota and what may be borrowed above it
     """
-    if request.team not in policy.teams:
-        return "unknown_team", f"{unknown('team', request.team, policy.teams)}."
-    if request.tier not in policy.tiers:
+    idle = Snapshot(policy, State(), request.submitted)
+    rights, pools = idle.rights(request), idle.pools(request)
+    if rights is None:
+        if request.team not in policy.teams:
+            return "unknown_team", f"{unknown('team', request.team, policy.teams)}."
         return "tier_not_allowed", f"{unknown('tier', request.tier, policy.tiers)}."
-    pools = [pool for pool in dict.fromkeys(request.pools) if pool in policy.pools]
     if not pools:
         wanted = request.pools[0] if request.pools else ""
         return "unknown_pool", f"{unknown('pool', wanted, policy.pools)}."
-    idle = Snapshot(policy, State(), request.submitted)
     refusals = []
     for pool in pools:
-        refusal = _why_never_in(idle, request, idle.accounts.holding(account_of(request), pool))
+        holding = idle.accounts.holding(account_of(request), pool)
+        refusal = _why_never_in(idle, request, rights, holding)
         if refusal is None:
             return None
         refusals.append(refusal)
-    return refusals[0][0], " ".join(f"{message}." for _, message in refusals)
+    code = refusals[0][0]
+    return code, f"{'; '.join(message for _, message in refusals)}. {MENDS[code]}"
 
 
-def _why_never_in(idle: Snapshot, request: Request, holding: Holding) -> tuple[str, str] | None:
+def _why_never_in(
+    idle: Snapshot, request: Request, rights: Rights, holding: Holding
+) -> tuple[str, str] | None:
     pool, gpus = holding.pool, request.sizes[-1]
     room = idle.room(pool)
     asks = f"it asks for {wording.asked(request, pool, room.nodes)}"
@@ -50,25 +61,21 @@ def _why_never_in(idle: Snapshot, request: Request, holding: Holding) -> tuple[s
         return "exceeds_pool", f"{asks}, and {pool} has {format_gpus(room.ready)} in all"
     if room.place(gpus, request.gpus_per_node) is None:
         return "no_matching_device", f"{asks}, and {pool} has {_nodes(room)}"
-    limits = _limits(idle, request, holding, gpus)
+    limits = _limits(idle, rights, holding, gpus)
     return ("exceeds_limits", f"{asks}, and {limits}") if limits else None
 
 
-def _limits(idle: Snapshot, request: Request, holding: Holding, gpus: int) -> str | None:
+def _limits(idle: Snapshot, rights: Rights, holding: Holding, gpus: int) -> str | None:
     """What its account may use at most, where that is less than it asks for."""
-    urgent = idle.policy.tiers[request.tier].may_preempt
-    account, quota = holding.account, format_gpus(holding.quota)
-    if holding.class_of(gpus, urgent) is Class.BORROWING:
-        barred = wording.no_borrowing(idle.policy, request, holding)
-        if barred is not None:
-            return f"{account} may use {quota} there: {barred}"
-        if holding.borrow_limit is not None and not holding.within_borrow_limit(gpus):
-            most = format_gpus(holding.quota + holding.borrow_limit)
-            borrowed = format_gpus(holding.borrow_limit)
-            return f"{account} may use {most} there: its quota of {quota} and {borrowed} borrowed"
+    account, quota, limit = holding.account, format_gpus(holding.quota), holding.borrow_limit or 0
+    if holding.allowed_class(gpus, rights) is None:
+        if rights.barred or not limit:
+            return f"{account} may use {quota} there: {rights.barred or NO_BORROWING}"
+        most = format_gpus(holding.quota + limit)
+        return f"{account} may use {most} there: its quota of {quota} and {format_gpus(limit)} borrowed"
     most_free = idle.free_for(holding)
     if gpus > most_free:
-        kept = wording.held_back_for(idle.accounts.keepers(holding))
+        kept = wording.held_back(idle.accounts.keepers(holding))
         return f"{account} may use {format_gpus(most_free)} there: {kept}"
     return None
 
@@ -78,4 +85,4 @@ def _nodes(room: Room) -> str:
     sizes = sorted(room.nodes.sizes.values()) if room.nodes else [room.ready]
     least, most = format_gpus(sizes[0]), format_gpus(sizes[-1])
     spread = most if least == most else f"{least} to {most}"
-    return f"{'1 node' if len(sizes) == 1 else f'{len(sizes)} nodes'} of {spread}"
+    return f"{len(sizes)} node{'' if len(sizes) == 1 else 's'} of {spread}"

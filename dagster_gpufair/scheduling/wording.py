@@ -50,30 +50,16 @@ def had_of_late(holding: Holding) -> str:
     )
 
 
-def no_borrowing(policy: Policy, request: Request, holding: Holding) -> str | None:
-    """Which rule keeps the request from borrowing at all; None if none does."""
-    rules = policy.borrowing
-    if rules.mode == "off":
-        return "borrowing is off"
-    if rules.tiers != "all" and request.tier not in rules.tiers:
-        return f"tier {request.tier} may not borrow ({_listed(rules.tiers)} may)"
-    if rules.kinds != "all" and request.kind not in rules.kinds:
-        work = "work without a kind" if request.kind is None else f"work of kind {request.kind}"
-        return f"{work} may not borrow ({_listed(rules.kinds)} may)"
-    if holding.borrow_limit == 0:
-        return f"{holding.account} may not borrow {holding.pool}"
-    return None
-
-
-def held_back_for(keepers: Iterable[Holding]) -> str:
-    """``held back are 4 for red, 2 for blue``."""
-    parts = [f"{format_gpus(keeper.held_back)} for {keeper.account}" for keeper in keepers]
-    return f"held back are {_listed(parts)}"
+def held_back(keepers: Iterable[Holding]) -> str:
+    """``4 are held back for red, 2 for green``."""
+    first, *others = ((format_gpus(keeper.held_back), keeper.account) for keeper in keepers)
+    more = "".join(f", {gpus} for {account}" for gpus, account in others)
+    return f"{first[0]} are held back for {first[1]}{more}"
 
 
 def in_policy(names: Iterable[str]) -> str:
     """``(it has a100, h100)``."""
-    return f"(it has {_listed(sorted(names))})"
+    return f"(it has {', '.join(sorted(names))})"
 
 
 def _shape(request: Request, nodes: Nodes | None) -> str:
@@ -98,12 +84,9 @@ def _spread(request: Request, room: Room) -> str:
         most = max(0, by_free[-1][0]) if by_free else 0
         return f", at most {format_gpus(most)} on one node"
     idle = sum(1 for gpus, node in by_free if gpus == room.nodes.sizes[node])
-    return f", {_nodes(idle)} wholly"
+    return f", {_nodes(idle, 'whole ')}"
 
 
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
+def _nodes(count: int, kind: str = "") -> str:
+    """``no node``, ``1 whole node``, ``2 nodes``."""
+    return f"{count or 'no'} {kind}node{'' if count < 2 else 's'}"

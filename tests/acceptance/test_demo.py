@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import termios
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +138,32 @@ def test_the_workload_ends_as_it_should_and_the_record_says_the_same(
     assert int(highest[1]) in range(8, 17)
 
 
+def test_a_run_that_did_not_end_as_it_should_is_named_and_the_exit_code_says_so(
+    start: Start, home: Path, port: int
+) -> None:
+    demo = start(
+        *("--exit-when-done", "--port", str(port), "--home", str(home)),
+        *("--seconds", "12", "--shards", "1"),
+    )
+    # The gang waits for a whole node as long as the first runs hold theirs.
+    demo.read_until("nlp pretrain asks for 8")
+    runs = ask(port, "{runsOrError {... on Runs {results {runId jobName status}}}}")
+    (gang,) = (run for run in runs["runsOrError"]["results"] if run["jobName"] == "pretrain")
+
+    policy = "MARK_AS_CANCELED_IMMEDIATELY"
+    ask(
+        port,
+        f'mutation {{terminateRun(runId: "{gang["runId"]}", terminatePolicy: {policy}) {{__typename}}}}',
+    )
+
+    assert demo.end() == 1, demo.said
+    wrong = f"nlp pretrain {gang['runId'][:8]} should have succeeded, and is CANCELED"
+    assert f"Not as it should be\n  {wrong}\n" in demo.said
+    assert "violations: none" in demo.said
+    assert f"The record and the logs are kept in {home}" in demo.said
+    assert processes_of(home) == []
+
+
 def test_ctrl_c_in_a_terminal_stops_everything(start: Start, home: Path, port: int) -> None:
     ours, theirs = pty.openpty()
     demo = start(
@@ -224,6 +252,17 @@ def test_a_home_with_something_in_it_is_left_alone(start: Start, home: Path, por
     assert f"{home} is not empty" in demo.said
     assert [path.name for path in home.iterdir()] == ["dagster.yaml"]
     assert (home / "dagster.yaml").read_text() == "mine: true"
+
+
+def ask(port: int, query: str) -> Any:
+    """What the demo's web server answers to a query."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/graphql",
+        json.dumps({"query": query}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        return json.load(response)["data"]
 
 
 def processes_of(home: Path, said_in_command: str = "") -> Sequence[int]:

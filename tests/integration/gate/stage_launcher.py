@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from dagster import DagsterInstance
@@ -13,11 +16,13 @@ from dagster._serdes import ConfigurableClass, ConfigurableClassData
 
 
 class StageLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
-    """Keeps the ids of the runs it was given, in order."""
+    """Keeps the ids of the runs it was given, in order, in a file that outlives the process."""
 
     def __init__(self, inst_data: ConfigurableClassData | None = None):
         self._inst_data = inst_data
-        self.launched: list[str] = []
+        self._changed = threading.Condition()
+        self.tried: list[str] = []
+        """The runs that were to be launched, whatever came of it."""
         self.terminated: list[str] = []
         self.unreachable: set[str] = set()
         """Code locations that cannot be reached."""
@@ -25,6 +30,8 @@ class StageLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
         """Jobs whose launch fails."""
         self.hanging: dict[str, threading.Event] = {}
         """Jobs whose launch hangs until the event is set."""
+        self.deaf = False
+        """Whether runs that are told to end go on."""
         super().__init__()
 
     @property
@@ -41,8 +48,21 @@ class StageLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
     ) -> StageLauncher:
         return cls(inst_data)
 
+    @property
+    def _record(self) -> Path:
+        return Path(self._instance.root_directory) / "launched.jsonl"
+
+    @property
+    def launched(self) -> list[str]:
+        if not self._record.exists():
+            return []
+        return [json.loads(line) for line in self._record.read_text().splitlines()]
+
     def launch_run(self, context: LaunchRunContext) -> None:
         run = context.dagster_run
+        with self._changed:
+            self.tried.append(run.run_id)
+            self._changed.notify_all()
         origin = run.remote_job_origin
         if origin is not None and origin.location_name in self.unreachable:
             raise DagsterUserCodeUnreachableError("connection refused")
@@ -50,12 +70,35 @@ class StageLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
             raise RuntimeError("image not found")
         if run.job_name in self.hanging:
             self.hanging[run.job_name].wait(timeout=60)
-        self.launched.append(run.run_id)
+        with self._record.open("ab", buffering=0) as record:
+            record.write(json.dumps(run.run_id).encode() + b"\n")
+            os.fsync(record.fileno())
+        with self._changed:
+            self._changed.notify_all()
+
+    def await_tried(self, *run_ids: str) -> None:
+        """Wait until the launches of these runs have begun."""
+        self._await(lambda: set(run_ids) <= set(self.tried))
+
+    def await_launched(self, *run_ids: str) -> None:
+        """Wait until these runs have been launched."""
+        self._await(lambda: set(run_ids) <= set(self.launched))
+
+    def await_terminated(self, run_id: str, times: int = 1) -> None:
+        """Wait until a run has been told to end so many times."""
+        self._await(lambda: self.terminated.count(run_id) >= times)
+
+    def _await(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, timeout=60)
 
     def terminate(self, run_id: str) -> bool:
-        self.terminated.append(run_id)
         run = self._instance.get_run_by_id(run_id)
         assert run is not None
-        self._instance.report_run_canceling(run)
-        self._instance.report_run_canceled(run)
+        if not self.deaf:
+            self._instance.report_run_canceling(run)
+            self._instance.report_run_canceled(run)
+        with self._changed:
+            self.terminated.append(run_id)
+            self._changed.notify_all()
         return True

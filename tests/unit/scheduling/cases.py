@@ -105,7 +105,9 @@ def _seconds(value: Any, now: float) -> float:
     if isinstance(value, str) and not value[:4].isdigit():
         sign = -1 if value.startswith("-") else 1
         return now + sign * parse_duration(value.lstrip("+-")).total_seconds()
-    moment = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
+    moment = (
+        datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
+    )
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     return float(moment.timestamp())

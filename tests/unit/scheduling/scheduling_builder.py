@@ -134,9 +134,7 @@ class Decision:
 
     def waiting(self, id: str) -> Waiting:
         return next(
-            group
-            for group in self.plan.waiting
-            if id in {request.id for request in group.requests}
+            group for group in self.plan.waiting if id in {request.id for request in group.requests}
         )
 
     def message(self, id: str) -> str:

@@ -94,7 +94,7 @@ class Moment:
         """``assumed`` keeps, over several moments, where leases without nodes are."""
         self.policy, self.state, self.now = policy, state, now
         self._assumed = {} if assumed is None else assumed
-        self._on_nodes = {pool: self._count_nodes(pool) for pool in policy.pools}
+        self.on_nodes = {pool: self._count_nodes(pool) for pool in policy.pools}
 
     # What is free
 
@@ -119,7 +119,7 @@ class Moment:
         return free
 
     def free(self, pool: str) -> int:
-        on_nodes = self._on_nodes[pool]
+        on_nodes = self.on_nodes[pool]
         if on_nodes is not None:
             return sum(on_nodes.values())
         used = sum(lease.gpus for lease in self.state.leases if lease.pool == pool)
@@ -131,7 +131,7 @@ class Moment:
             return None
         if sizes is None:
             return {}
-        free = {node: gpus for node, gpus in self._on_nodes[pool].items() if node}
+        free = {node: gpus for node, gpus in self.on_nodes[pool].items() if node}
         return place(gpus, per_node, sizes, free)
 
     # Whose it is
@@ -168,7 +168,7 @@ class Moment:
 
     def class_of(self, request: Request, pool: str, gpus: int) -> Class:
         tier = self.policy.tiers.get(request.tier)
-        if tier is not None and tier.may_preempt:
+        if tier is not None and tier.may_preempt and request.team in self.policy.teams:
             return Class.URGENT
         covered = self.use(request.team, pool) + gpus <= self.quota(request.team, pool)
         return Class.GUARANTEED if covered else Class.BORROWING
@@ -260,9 +260,7 @@ class Moment:
             its = (request.team, request.source)
             starts.append(self.state.source_starts.get(its, -math.inf))
             starts += [
-                lease.started
-                for lease in self.state.leases
-                if (lease.team, lease.source) == its
+                lease.started for lease in self.state.leases if (lease.team, lease.source) == its
             ]
             held = self.use(request.team, pool, request.source)
         waited = max(0.0, self.now - max(starts))
@@ -303,7 +301,7 @@ def place(
     else:
         parts = []
         idle = sorted((-sizes[node], node) for node in free if 0 < free[node] == sizes[node])
-        for minus_size, node in idle:
+        for minus_size, _ in idle:
             if sum(parts) - minus_size <= gpus:
                 parts.append(-minus_size)
             else:

@@ -115,7 +115,9 @@ def states(draw: st.DrawFn, named: bool = False) -> State:
         leases=running,
         used=draw(
             st.dictionaries(
-                st.tuples(st.sampled_from([Account(name) for name in TEAMS]), st.sampled_from(POOLS)),
+                st.tuples(
+                    st.sampled_from([Account(name) for name in TEAMS]), st.sampled_from(POOLS)
+                ),
                 st.sampled_from([0.0, 1.0, 8.0, 0.1]),
                 max_size=4,
             )

@@ -21,13 +21,13 @@ from dagster_gpufair.scheduling.refusal import why_never
 rules_and_states = given(policies(), states())
 rules_and_named_states = given(policies(), states(named=True))
 thorough = settings(
-    max_examples=300,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
-@thorough
+@settings(thorough, max_examples=200)
 @rules_and_states
 def test_the_plan_is_that_of_the_plain_loop(policy: Policy, state: State):
     result, expected = plan(policy, state, NOW), reference.decide(policy, state, NOW)
@@ -59,7 +59,7 @@ def test_every_start_is_allowed_when_it_happens(policy: Policy, state: State):
             assert policy.borrowing.mode == "auto"
             limit = policy.teams[team].borrow_limit.get(pool)
             assert limit is None or use + start.gpus - quota <= limit
-        free_on = moment._on_nodes[pool]
+        free_on = moment.on_nodes[pool]
         if free_on is not None:
             assert sum(start.nodes.values()) == start.gpus
             assert all(part <= free_on[node] for node, part in start.nodes.items())
@@ -126,7 +126,7 @@ def test_what_could_never_start_never_does(policy: Policy, state: State):
         assert why_never(policy, start.request) is None
 
 
-@settings(thorough, max_examples=100)
+@settings(thorough, max_examples=50)
 @rules_and_states
 def test_a_forecast_begins_with_what_starts_now(policy: Policy, state: State):
     times = forecast(policy, state, NOW, steps=6)

@@ -1,0 +1,145 @@
+"""Two daemons by mistake: one dequeues, the other stands by, and no run is launched by both."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from gate_stage import Stage
+
+from dagster_gpufair.gate import daemon as daemon_module
+from dagster_gpufair.gate import launching
+
+NOW = time.time()
+LATER = NOW + 31
+"""The first daemon's turn is over."""
+
+
+def test_the_second_stands_by_and_takes_over(stage_on_each: Stage) -> None:
+    stage, second = stage_on_each, stage_on_each.new_daemon()
+    gpu = stage.submit(team="red", pool="a100", gpus=4)
+    stage.pass_(at=NOW)
+    waits = stage.submit(team="red", pool="a100", gpus=4)
+    cpu = stage.submit()
+
+    stage.pass_(second, at=NOW + 1)
+    stage.pass_(second, at=NOW + 2)
+
+    assert stage.launched == [gpu]
+    standing_by = "Another daemon dequeues the runs of this instance; this one stands by."
+    assert stage.log.said() == [standing_by]
+
+    stage.pass_(second, at=LATER)
+    assert sorted(stage.launched) == sorted([gpu, waits, cpu])
+    stage.pass_(at=LATER + 1)
+    assert stage.log.said() == [standing_by]
+    stage.assert_nothing_lost()
+
+
+def test_a_daemon_that_ends_as_it_should_gives_its_turn_up(stage: Stage) -> None:
+    stage.pass_(at=NOW)
+    gpu = stage.submit(team="red", pool="a100", gpus=4)
+
+    stage.restart_daemon()
+    stage.pass_(at=NOW + 1)
+
+    assert stage.launched == [gpu]
+
+
+def test_two_that_overtake_each_other_launch_each_run_once(stage_on_each: Stage) -> None:
+    stage = stage_on_each
+    for _ in range(8):
+        stage.submit(team="red", pool="t4", gpus=1)
+    meet = threading.Barrier(2)
+    troubles: list[str] = []
+
+    def make_passes(daemon: Any, clock: float) -> None:
+        for number in range(6):
+            meet.wait(timeout=60)
+            # By its own clock the other's turn is over, while that one is in the middle of its pass.
+            troubles.extend(stage.troubled_pass(daemon, at=clock + 80 * number))
+            for run_id, state in stage.unfinished().items():
+                if state == "STARTING" and run_id in stage.launched:
+                    stage.succeed(run_id)
+
+    threads = [
+        threading.Thread(target=make_passes, args=(stage.new_daemon(), clock))
+        for clock in (NOW, NOW + 40)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    stage.daemon, stage.at = stage.new_daemon(), NOW + 1000
+    stage.finish_all()
+
+    assert troubles == []
+    stage.assert_nothing_lost()
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["follow", "plan", "grant", "note_blocked", "confirm_turn"],
+)
+def test_a_daemon_that_is_overtaken_in_mid_pass_writes_nothing_more(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The process is held up just before one step of its pass, until another has taken over."""
+    ended = stage.submit(team="red", pool="a100", gpus=4)
+    stage.pass_(at=NOW)
+    stage.succeed(ended)
+    gpu = stage.submit(team="red", pool="a100", gpus=8)
+    behind = stage.submit(team="red", pool="a100", gpus=8)
+    cpu = stage.submit()
+    second = stage.new_daemon()
+    queue = stage.daemon._gate.queue
+    usual = getattr(queue, step)
+    histories = []
+
+    def held_up(*args: Any) -> Any:
+        monkeypatch.undo()
+        stage.pass_(second, at=LATER)
+        histories.extend(stage.history(run_id) for run_id in (ended, gpu, behind))
+        return usual(*args)
+
+    monkeypatch.setattr(queue, step, held_up)
+    stage.pass_(at=NOW + 1)
+
+    assert stage.launched == [ended, gpu, cpu]
+    assert histories == [stage.history(run_id) for run_id in (ended, gpu, behind)]
+    assert stage.events(gpu).count("Granted") == 1
+    assert stage.status(behind) == "QUEUED"
+    assert any("another daemon has taken over" in said for said in stage.log.said())
+    stage.assert_nothing_lost()
+
+
+@pytest.mark.parametrize("held_up_before", ["claim", "launch"])
+def test_a_launch_that_is_overtaken_happens_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, held_up_before: str
+) -> None:
+    """The process is held up in the middle of a launch, and another daemon has a turn meanwhile."""
+    gpu = stage.submit(team="red", pool="a100", gpus=8)
+    second = stage.new_daemon()
+    before = {
+        "claim": (daemon_module, "launch_granted"),
+        "launch": (launching, "launch"),
+    }
+    module, name = before[held_up_before]
+    usual = getattr(module, name)
+
+    def held_up(*args: Any) -> Any:
+        monkeypatch.undo()
+        stage.pass_(second, at=LATER)
+        stage.pass_(second, at=LATER + 1)
+        return usual(*args)
+
+    monkeypatch.setattr(module, name, held_up)
+    stage.troubled_pass(at=NOW)
+
+    stage.launcher.await_launched(gpu)
+    stage.pass_(second, at=LATER + 2)
+    assert stage.launched == [gpu]
+    assert stage.holders() == {gpu}
+    stage.assert_nothing_lost()

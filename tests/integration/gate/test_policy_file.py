@@ -1,0 +1,185 @@
+"""The policy file as people treat it: missing, broken, mended, changed under running and waiting runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from gate_stage import POLICY, Stage
+
+SMALLER = POLICY.replace("n1: 8", "n1: 6").replace("quota: {a100: 4", "quota: {a100: 3")
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (None, "no such file"),
+        (b"", "is empty"),
+        (b"\x7fELF\x00\x01\xff\xfe", "gpufair.yaml has"),
+        (
+            b"pools: {a100: {gpus: many}}\nteams: {red: {}}",
+            "(pools.a100.gpus: 'many' is not a number of GPUs)",
+        ),
+    ],
+    ids=["missing", "empty", "binary", "broken"],
+)
+def test_no_usable_file_at_the_first_start(
+    open_stage: Callable[..., Stage], found: bytes | None, says: str
+) -> None:
+    stage = open_stage(found)
+    waits = stage.submit(team="red", pool="a100", gpus=4)
+    cpu = stage.submit()
+
+    stage.pass_()
+    stage.pass_()
+
+    assert stage.launched == [cpu]
+    assert stage.status(waits) == "QUEUED"
+    assert stage.tags(waits)["state"] == "waiting"
+    assert stage.tags(waits)["reason"] == "environment · not yet admitted · policy file broken"
+    assert stage.events(waits).count("No GPU policy is in force") == 1
+    assert says in stage.events(waits)
+    assert any(says in message for message in stage.log.said())
+    assert says in stage.said("policy_file")["summary"]
+
+    stage.write_policy(POLICY)
+    stage.pass_()
+    stage.pass_()
+
+    assert stage.launched == [cpu, waits]
+    assert stage.said("policy_file") is None
+    stage.assert_nothing_lost()
+
+
+def test_a_changed_file_is_in_force_within_two_passes(stage: Stage) -> None:
+    waits = stage.submit(team="red", pool="t4", gpus=4)
+    stage.enqueue(team="blue", pool="t4", gpus=1)
+    stage.write_policy(POLICY + "borrowing: {mode: off}\n")
+    stage.pass_()
+    assert stage.reason(waits) == "quota_exhausted"
+
+    stage.write_policy(POLICY.replace("t4: 2", "t4: 4") + "borrowing: {mode: off}\n")
+    stage.pass_()
+    stage.pass_()
+
+    assert stage.launched == [waits]
+    assert stage.leases(waits)[0].policy_version == 3
+
+
+def test_a_broken_change_changes_nothing_and_is_said_until_it_is_mended(
+    stage: Stage,
+) -> None:
+    runs = stage.submit(team="red", pool="a100", gpus=4)
+    waits = stage.submit(team="red", pool="a100", gpus=6)
+    stage.pass_()
+    stage.log.said()
+
+    stage.write_policy(POLICY.replace("quota: {a100: 4}", "quota: {a1000: 4}"))
+    stage.pass_()
+    starts = stage.submit(team="blue", pool="a100", gpus=4)
+    stage.pass_()
+    stage.pass_()
+
+    assert stage.launched == [runs, starts], "the policy before it is still in force"
+    assert stage.leases(starts)[0].policy_version == 1
+    trouble = (
+        "gpufair.yaml has 1 error (teams.blue.quota.a1000: "
+        "unknown pool 'a1000'; did you mean 'a100'? (known: a100, t4))"
+    )
+    assert stage.said("policy_file")["summary"] == trouble
+    assert stage.log.said().count(trouble) == 1
+    assert stage.tags(waits)["reason"].endswith(" · policy file broken")
+    assert stage.events(waits).count(f"The policy file changes nothing now: {trouble}.") == 1
+
+    stage.restart_daemon()
+    stage.pass_()
+    assert trouble in stage.log.said(), "a new daemon says it as well"
+
+    stage.write_policy(POLICY)
+    stage.pass_()
+    assert stage.said("policy_file") is None
+    assert stage.log.said() == []
+    assert "broken" not in stage.tags(waits)["reason"]
+    assert stage.reason(waits) == "insufficient_gpus"
+
+
+def test_a_team_that_is_removed_while_it_waits_and_runs(stage: Stage) -> None:
+    runs = stage.submit(team="red", pool="a100", gpus=4)
+    waits = stage.submit(team="red", pool="a100", gpus=6)
+    stage.pass_()
+    assert stage.launched == [runs]
+
+    stage.write_policy("pools: {a100: {nodes: {n1: 8}}}\nteams: {blue: {quota: {a100: 8}}}")
+    blue = stage.submit(team="blue", pool="a100", gpus=8)
+    stage.pass_()
+    assert stage.reason(waits) == "quota_exhausted"
+    assert "team red is not in the policy (it has blue)" in stage.events(waits)
+    assert stage.reason(blue) == "insufficient_gpus", (
+        "what is left of the team still holds its GPUs"
+    )
+
+    stage.succeed(runs)
+    stage.pass_()
+    assert stage.launched == [runs, blue]
+    stage.write_policy(POLICY)
+    stage.succeed(blue)
+    stage.pass_()
+    assert stage.launched == [runs, blue, waits], "it was kept all the time"
+    stage.assert_nothing_lost()
+
+
+def test_a_pool_that_is_removed_while_its_runs_wait_and_run(stage: Stage) -> None:
+    runs = stage.submit(team="red", pool="t4", gpus=2)
+    waits = stage.submit(team="red", pool="t4", gpus=4)
+    stage.pass_()
+
+    stage.write_policy("pools: {a100: {nodes: {n1: 8}}}\nteams: {red: {quota: {a100: 8}}}")
+    other = stage.submit(team="red", pool="a100", gpus=8)
+    stage.pass_()
+
+    assert stage.launched == [runs, other]
+    assert stage.status(waits) == "QUEUED"
+    assert "the policy has no such pool (it has a100)" in stage.events(waits)
+    stage.succeed(runs)
+    stage.pass_()
+    assert stage.holders() == {other}
+    stage.write_policy(POLICY)
+    stage.pass_()
+    assert stage.launched == [runs, other, waits]
+
+
+def test_nothing_starts_in_a_pool_that_shrank_until_it_fits(stage: Stage) -> None:
+    first = stage.submit(team="red", pool="a100", gpus=4)
+    second = stage.submit(team="blue", pool="a100", gpus=4)
+    stage.pass_()
+    assert stage.launched == [first, second]
+
+    stage.write_policy(SMALLER)
+    waits = stage.submit(team="red", pool="a100", gpus=1)
+    gang = stage.submit(team="red", pool="a100", gpus=6)
+    stage.pass_()
+    assert stage.launched == [first, second], "8 of 6 are in use"
+    assert stage.reason(waits) == "insufficient_gpus"
+
+    stage.succeed(first)
+    stage.pass_()
+    assert stage.launched == [first, second, waits]
+    stage.succeed(second)
+    stage.succeed(waits)
+    stage.pass_()
+    assert stage.launched == [first, second, waits, gang]
+    stage.assert_nothing_lost()
+
+
+def test_a_request_that_no_longer_fits_the_policy_waits_and_says_so(stage: Stage) -> None:
+    gang = stage.submit(team="red", pool="a100", gpus=8)
+    holds = stage.submit(team="blue", pool="a100", gpus=4)
+    stage.pass_()
+    assert stage.launched == [holds]
+
+    stage.write_policy(SMALLER)
+    stage.succeed(holds)
+    stage.pass_()
+
+    assert stage.status(gang) == "QUEUED"
+    assert "a100 has 6 of 6 free" in stage.events(gang)

@@ -1,0 +1,129 @@
+"""Why a request waits, in the words that its owner reads."""
+
+from __future__ import annotations
+
+from scheduling_builder import ask, decide, holds, policy
+
+NODES = {"h100": {"h1": 8, "h2": 8}}
+TEAMS = {"nlp": {"quota": {"h100": 8}}, "vision": {"quota": {"h100": 8}}}
+
+
+def why(rules, request, running=(), **more):
+    result = decide(rules, [request], running, **more)
+    return result.reasons[request.id], result.message(request.id)
+
+
+def test_insufficient_gpus():
+    running = [holds("r1", "nlp", "h100", 6, on="h1"), holds("r2", "vision", "h100", 5, on="h2")]
+    assert why(policy(NODES, TEAMS), ask("q", "nlp", "h100", 8), running) == (
+        "insufficient_gpus",
+        "needs 8 × h100 on one node; h100 has 5 of 16 free, at most 3 on one node. "
+        "nlp uses 6 of its 8.",
+    )
+
+
+def test_fragmented():
+    running = [holds("r1", "nlp", "h100", 5, on="h1"), holds("r2", "vision", "h100", 5, on="h2")]
+    assert why(policy(NODES, TEAMS), ask("q", "vision", "h100", 4), running) == (
+        "fragmented",
+        "needs 4 × h100 on one node; h100 has 6 of 16 free, at most 3 on one node. "
+        "vision uses 5 of its 8.",
+    )
+
+
+def test_fragmented_as_whole_nodes():
+    running = [holds("r1", "nlp", "h100", 1, on="h1"), holds("r2", "nlp", "h100", 1, on="h2")]
+    assert why(policy(NODES, TEAMS), ask("q", "vision", "h100", 12), running) == (
+        "fragmented",
+        "needs 12 × h100 on whole nodes; h100 has 14 of 16 free, no whole node. vision uses 0 of its 8.",
+    )
+
+
+def test_fragmented_by_the_split():
+    running = [holds("r1", "nlp", "h100", 5, on="h1")]
+    assert why(policy(NODES, TEAMS), ask("q", "vision", "h100", 8, per_node=4), running) == (
+        "fragmented",
+        "needs 8 × h100, 4 on each node; h100 has 11 of 16 free, 4 or more on 1 node. "
+        "vision uses 0 of its 8.",
+    )
+
+
+def test_reserve_held():
+    teams = {
+        "red": {"quota": {"t4": 4}, "lend_limit": {"t4": 1}},
+        "green": {"quota": {"t4": 2}, "lend_limit": {"t4": 0}},
+        "blue": {},
+    }
+    running = [holds("r", "blue", "t4", 3)]
+    assert why(policy({"t4": 8}, teams), ask("q", "blue", "t4", 1), running) == (
+        "reserve_held",
+        "needs 1 × t4; t4 has 5 of 8 free; 2 are held back for green, 3 for red. "
+        "blue has no quota there and has borrowed 3.",
+    )
+
+
+def test_quota_exhausted():
+    rules = policy({"t4": 8}, {"a": {"quota": {"t4": 4}}}, borrowing={"tiers": ["milestone"]})
+    assert why(rules, ask("q", "a", "t4", 2), [holds("r", "a", "t4", 3)]) == (
+        "quota_exhausted",
+        "needs 2 × t4; a uses 3 of its 4, and tier standard may not borrow (milestone may).",
+    )
+
+
+def test_borrow_limit():
+    rules = policy({"t4": 8}, {"a": {"quota": {"t4": 4}, "borrow_limit": {"t4": 2}}})
+    assert why(rules, ask("q", "a", "t4", 2), [holds("r", "a", "t4", 5)]) == (
+        "borrow_limit",
+        "needs 2 × t4; a uses 5: its 4 and 1 borrowed, and may borrow 2 at most.",
+    )
+
+
+def test_maintenance():
+    running = [holds("r1", "nlp", "h100", 5, on="h1")]
+    cordoned = {"h100": ["h2"]}
+    rules = policy(NODES, TEAMS)
+    assert why(rules, ask("q", "vision", "h100", 6), running, cordoned=cordoned) == (
+        "maintenance",
+        "needs 6 × h100 on one node; it would start but for nodes in maintenance. "
+        "h100 has 3 of 8 free (8 more are in maintenance), at most 3 on one node. "
+        "vision uses 0 of its 8.",
+    )
+
+
+def test_not_maintenance_where_the_rules_are_in_the_way():
+    rules = policy(NODES, TEAMS, borrowing={"mode": "off"})
+    reason, _ = why(rules, ask("q", "nlp", "h100", 9), cordoned={"h100": ["h2"]})
+    assert reason == "quota_exhausted"
+
+
+def test_reasons_are_judged_after_the_starts():
+    """When the pass begins there is room for either; what the other left over is what is told."""
+    queued = [ask("first", "nlp", "h100", 8, waited="1h"), ask("then", "nlp", "h100", 8)]
+    rules = policy({"h100": {"h1": 8}}, TEAMS, borrowing={"mode": "off"})
+    assert decide(rules, queued).reasons == {"then": "quota_exhausted"}
+
+
+def test_of_several_pools_the_first_in_which_only_space_is_missing_is_told():
+    rules = policy(
+        {"h100": 8, "a100": 8}, {"a": {"quota": {"a100": 8}}, "b": {}}, borrowing={"mode": "off"}
+    )
+    result = decide(rules, [ask("q", "a", "h100,a100", 4)], [holds("r", "b", "a100", 6)])
+    assert result.reasons == {"q": "insufficient_gpus"}
+    assert result.waiting("q").pool == "a100"
+    assert result.message("q") == (
+        "needs 4 × a100; a100 has 2 of 8 free. a uses 0 of its 8. "
+        "Nor can it start in h100 (quota_exhausted)."
+    )
+
+
+def test_what_would_do_with_fewer_is_judged_by_the_least():
+    rules = policy({"t4": 8}, {"a": {"quota": {"t4": 4}}}, borrowing={"mode": "off"})
+    reason, message = why(rules, ask("q", "a", "t4", 8, min_gpus=4), [holds("r", "b", "t4", 6)])
+    assert reason == "insufficient_gpus"
+    assert message.startswith("needs 4 to 8 × t4; ")
+
+
+def test_parts_of_a_gpu_are_told_as_such():
+    rules = policy({"t4": 1}, {"a": {"quota": {"t4": 1}}})
+    _, message = why(rules, ask("q", "a", "t4", 0.5), [holds("r", "b", "t4", 0.75)])
+    assert message == "needs 0.5 × t4; t4 has 0.25 of 1 free. a uses 0 of its 1."
