@@ -84,15 +84,16 @@ def source_of(submission: Submission) -> str:
     return tags.get(BACKFILL_ID_TAG) or tags.get(USER_TAG) or submission.job_name
 
 
+def owner_of(policy: Policy, location: str | None) -> str | None:
+    """The team to which the policy maps a code location, if to any."""
+    owners = (name for name, team in policy.teams.items() if location in team.code_locations)
+    return next(owners, None)
+
+
 def _team(policy: Policy, location: str | None, claimed: str | None) -> str:
     """The team that owns the code location; where the policy maps none, the one the tag names."""
-    owners = [
-        name
-        for name, team in policy.teams.items()
-        if location is not None and location in team.code_locations
-    ]
-    if owners:
-        owner = owners[0]
+    owner = owner_of(policy, location)
+    if owner is not None:
         if claimed is not None and claimed != owner:
             raise _Refused(
                 "invalid_request",

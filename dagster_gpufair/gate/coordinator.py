@@ -37,11 +37,10 @@ from dagster_gpufair.gate.refusing import refuse
 from dagster_gpufair.gate.tags import (
     GPUS,
     MARKS,
-    REASON,
-    STATE,
     STATE_TAGS,
     InvalidAsk,
     asks_for_gpus,
+    state_tags,
     tags_of_assets,
 )
 from dagster_gpufair.ledger.connect import LedgerError, ledger_of
@@ -123,7 +122,7 @@ class GpuFairRunCoordinator(QueuedRunCoordinator):
         # A tag write costs a fourth of a submission: the daemon's first word on the run brings the
         # state, unless the run has no mark yet, or a state that is its parent's.
         if GPUS not in tags or any(key in tags for key in STATE_TAGS):
-            ours |= {STATE: "waiting", REASON: "submitted"}
+            ours |= state_tags("waiting", "submitted", "The daemon has not looked at it yet.")
         if ours:
             self._instance.add_run_tags(run.run_id, ours)
         return super().submit_run(context)

@@ -36,6 +36,7 @@ from dagster_gpufair.gate.telling import (
     Teller,
     Word,
     again_word,
+    cancelled_word,
     clock,
     granted_word,
     notice_word,
@@ -48,8 +49,9 @@ from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.policy.problems import PolicyError
 from dagster_gpufair.scheduling.model import Plan
 
-LAUNCHES_AWAITED = 5.0
-"""Seconds a pass waits for the launches it began; those that take longer go on beside the next."""
+LAUNCH_PATIENCE = 2.0
+"""Seconds: a pass waits for the launches it began, until none has returned for so long; those that take
+longer go on beside the next pass."""
 THREADS = 8
 """Launches of a code location at once under ``dequeue_use_threads`` without a number."""
 
@@ -131,7 +133,7 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
             launch = partial(self._launch_other, context, run, limits, fixed_iteration_time)
             gate.lanes.put(location_of(run) or "", run.run_id, launch)
             begun.add(run.run_id)
-        yield from gate.lanes.wait(begun, LAUNCHES_AWAITED)
+        yield from gate.lanes.wait(begun, LAUNCH_PATIENCE)
         if begun:
             self._logger.info("Launched %d runs, %d with GPUs.", len(begun), len(picked.starts))
         gate.keep_bounds(now)
@@ -270,8 +272,11 @@ class _Gate:
 
     def follow(self, unfinished: Sequence[str], active: Sequence[RunRecord], now: float) -> None:
         """Bring the book to what the runs do, and have it said whose GPUs are free again."""
-        for lease, ended_as in self.queue.follow(unfinished, active, now):
-            self._teller.released(released_word(lease, ended_as, now))
+        ended = self.queue.follow(unfinished, active, now)
+        for lease, ended_as in ended.leases:
+            self._teller.over(released_word(lease, ended_as, now))
+        for run_id, ended_as in ended.requests:
+            self._teller.over(cancelled_word(run_id, ended_as))
 
     def broken(self, context: IWorkspaceProcessContext, now: float) -> dict[str, tuple[str, str]]:
         """The requests whose environment is not ready, and why."""

@@ -1,7 +1,7 @@
 """Every private part of Dagster that the gate relies on, in one place.
 
-``tests/integration/test_dagster_internals.py`` names what is relied on, so that a Dagster release
-that moves something fails there, by name.
+``tests/integration/gate/test_gate_dagster_internals.py`` names what is relied on, so that a Dagster
+release that moves something fails there, by name.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dagster_gpufair.policy.problems import shown
+
 FIRST_PAUSE = 10.0
 LONGEST_PAUSE = 900.0
 """Seconds; each failure in a row doubles the pause."""
@@ -51,18 +53,19 @@ class Environment:
     ) -> dict[str, str]:
         """Why each location takes no launch now, in a sentence."""
         why = {
-            name: f"Code location '{name}' cannot be loaded ({first_line(error)}). It starts once that "
-            "is mended."
+            name: f"Code location {shown(name)} cannot be loaded ({first_line(error)}). It starts once "
+            "that is mended."
             for name, error in load_errors.items()
         }
         for name, count in hanging.items():
             why[name] = (
-                f"{count} launches into code location '{name}' hang; no more are tried until one returns."
+                f"{count} launches into code location {shown(name)} hang; no more are tried until one "
+                "returns."
             )
         for name, pause in self._pauses.items():
             if now < pause.until:
                 why[name] = (
-                    f"Code location '{name}' could not be reached ({pause.error}). "
+                    f"Code location {shown(name)} could not be reached ({pause.error}). "
                     f"Tried again at {clock(pause.until)}."
                 )
         return why

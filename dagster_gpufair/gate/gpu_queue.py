@@ -7,9 +7,11 @@ leaves the ledger right by itself, so a pass that ends anywhere is made good by 
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 from sqlalchemy.orm import Session
@@ -42,6 +44,13 @@ DAEMON_STATUS = "daemon"
 
 class Overtaken(Exception):
     """The ledger has gone on without this daemon: nothing of what it was about to do counts."""
+
+
+class Ended(NamedTuple):
+    """What is over since the last pass: leases and waiting requests (by run id), with how the run ended."""
+
+    leases: Sequence[tuple[LeaseRecord, str]]
+    requests: Sequence[tuple[str, str]]
 
 
 class GpuQueue:
@@ -119,7 +128,7 @@ class GpuQueue:
 
     def _take_up_policy(self, session: Session, now: float) -> None:
         before = self._watch.in_force(session)
-        problems = self._watch.take_up(session, now, by=f"daemon on {self._holder.host}")
+        problems = self._watch.take_up(session, now, by=f"daemon on {socket.gethostname()}")
         after = self._watch.in_force(session)
         for problem in problems:
             self._logger.error("%s changes nothing: %s", self._watch.path, problem)
@@ -140,9 +149,7 @@ class GpuQueue:
 
     # -- following what happened ----------------------------------------------------------------
 
-    def follow(
-        self, unfinished: Sequence[str], active: Sequence[RunRecord], now: float
-    ) -> list[tuple[LeaseRecord, str]]:
+    def follow(self, unfinished: Sequence[str], active: Sequence[RunRecord], now: float) -> Ended:
         """Bring the book and the ledger to what Dagster says its runs are.
 
         Args:
@@ -150,17 +157,17 @@ class GpuQueue:
             active: the runs that hold a worker.
 
         Returns:
-            The leases that ended, with how their runs did.
+            What ended, and how.
         """
         ended = self._close(unfinished, now)
         self._meet(self.book.unknown(unfinished), now)
         self._find_ungated(set(unfinished), active, now)
         return ended
 
-    def _close(self, unfinished: Sequence[str], now: float) -> list[tuple[LeaseRecord, str]]:
+    def _close(self, unfinished: Sequence[str], now: float) -> Ended:
         cancelled, over = self.book.gone(unfinished)
         if not cancelled and not over:
-            return []
+            return Ended((), ())
         ended_as = {
             found.dagster_run.run_id: found.dagster_run.status.value.lower()
             for found in self._records([*cancelled, *over])
@@ -177,7 +184,10 @@ class GpuQueue:
                 requests.cancel(session, ids, now, why)
         for run_id in cancelled:
             self.book.leave(run_id)
-        return [(self.book.leases.pop(id_), ended_as.get(id_, "deleted")) for id_ in over]
+        return Ended(
+            [(self.book.leases.pop(id_), ended_as.get(id_, "deleted")) for id_ in over],
+            [(id_, ended_as.get(id_, "deleted")) for id_ in cancelled],
+        )
 
     def _meet(self, run_ids: Sequence[str], now: float) -> None:
         """Look at runs for the first time: requests of the ledger's, runs without GPUs, or neither."""

@@ -74,20 +74,25 @@ class Lanes:
                 lane.waiting.clear()
         return recalled
 
-    def wait(self, run_ids: Collection[str], seconds: float) -> Iterator[None]:
-        """Yield from time to time until the runs' launches have returned or the time is over."""
-        until = self._clock() + seconds
-        while self._clock() < until:
+    def wait(self, run_ids: Collection[str], patience: float) -> Iterator[None]:
+        """Yield from time to time until the runs' launches have returned.
+
+        It ends before that when none of them returns for ``patience`` seconds.
+        """
+        left, since = len(run_ids), self._clock()
+        while True:
             with self._changed:
                 for name in self._lanes:
                     self._staff(name)
-                if not self._pending(run_ids):
+                if left > (left := self._pending(run_ids)):
+                    since = self._clock()
+                if not left or self._clock() - since >= patience:
                     return
                 self._changed.wait(timeout=0.25)
             yield None
 
-    def _pending(self, run_ids: Collection[str]) -> bool:
-        return any(
+    def _pending(self, run_ids: Collection[str]) -> int:
+        return sum(
             launch.run_id in run_ids
             for lane in self._lanes.values()
             for launch in (*lane.waiting, *lane.running)

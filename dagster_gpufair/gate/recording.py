@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.gate.admission import Refusal, Submission, admit
+from dagster_gpufair.gate.admission import Refusal, Submission, admit, owner_of
 from dagster_gpufair.gate.policy_file import InForce
 from dagster_gpufair.gate.tags import POOL, TEAM, TIER
 from dagster_gpufair.ledger import requests
@@ -22,7 +22,7 @@ def record(
     if isinstance(request, Refusal):
         requests.refuse(
             session,
-            _refused(submission, in_force.version),
+            _refused(in_force, submission),
             request.code,
             request.message,
             submission.at,
@@ -38,18 +38,18 @@ def record(
     return new
 
 
-def _refused(submission: Submission, policy_version: int) -> RequestRecord:
-    """What is left of a request that could not be read: whose it claimed to be, and from where."""
+def _refused(in_force: InForce, submission: Submission) -> RequestRecord:
+    """What is left of a request that cannot be: whose it is or claims to be, and from where."""
     tags = submission.tags
     return RequestRecord(
         id=submission.run_id,
         run_id=submission.run_id,
-        team=tags.get(TEAM, ""),
+        team=owner_of(in_force.policy, submission.location) or tags.get(TEAM, ""),
         tier=tags.get(TIER, ""),
         pools=(tags[POOL],) if POOL in tags else (),
         gpus=0,
         submitted_at=submission.at,
         job_name=submission.job_name,
         location=submission.location,
-        policy_version=policy_version,
+        policy_version=in_force.version,
     )

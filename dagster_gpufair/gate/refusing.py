@@ -6,7 +6,7 @@ from dagster import DagsterInstance, DagsterRun
 
 from dagster_gpufair.gate.admission import Refusal
 from dagster_gpufair.gate.dagster_internals import MAX_RETRIES_TAG
-from dagster_gpufair.gate.tags import REASON, STATE
+from dagster_gpufair.gate.tags import state_tags
 
 
 def refuse(instance: DagsterInstance, run: DagsterRun, refusal: Refusal) -> DagsterRun:
@@ -15,7 +15,7 @@ def refuse(instance: DagsterInstance, run: DagsterRun, refusal: Refusal) -> Dags
     Not raised: Dagster would lose the message, and end the backfill or tick that submitted the run.
     While it is failed it has no retries, since whether to retry is settled at that moment.
     """
-    tags = {STATE: "refused", REASON: refusal.code}
+    tags = state_tags("refused", refusal.code, refusal.message)
     if instance.run_retries_enabled:
         tags[MAX_RETRIES_TAG] = "0"
     instance.add_run_tags(run.run_id, tags)

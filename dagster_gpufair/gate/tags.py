@@ -36,8 +36,10 @@ USER_TAGS = (TEAM, PROJECT, TIER, POOL, GPUS, GPUS_PER_NODE, KIND, MAX_DURATION,
 
 STATE = "gpufair/state"
 REASON = "gpufair/reason"
-STATE_TAGS = (STATE, REASON)
+WHY = "gpufair/why"
+STATE_TAGS = (STATE, REASON, WHY)
 """Written by us on every GPU run; what a run brings along (from a re-execution) is overwritten."""
+LONGEST_WHY = 200
 MARKS = (GPUS, STATE)
 """Every GPU run in Dagster's queue bears one of these; no other daemon than ours starts what does."""
 
@@ -66,6 +68,12 @@ class Ask:
     tier: str | None = None
     kind: str | None = None
     max_duration: timedelta | None = None
+
+
+def state_tags(state: str, reason: str, why: str) -> dict[str, str]:
+    """What we write on a run: its state, a short reason, and why in a sentence of bounded length."""
+    short = why if len(why) <= LONGEST_WHY else f"{why[: LONGEST_WHY - 1]}…"
+    return {STATE: state, REASON: reason, WHY: short}
 
 
 def asks_for_gpus(tags: Mapping[str, str]) -> bool:

@@ -15,7 +15,7 @@ from itertools import islice
 
 from dagster import DagsterInstance
 
-from dagster_gpufair.gate.tags import MAX_DURATION, REASON, STATE
+from dagster_gpufair.gate.tags import MAX_DURATION, state_tags
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.leases import LeaseRecord
@@ -46,12 +46,16 @@ class Told:
 
 @dataclass(frozen=True)
 class Word:
-    """One thing to say on a run's page; without a sentence only the tags change."""
+    """One thing to say on a run's page; without a sentence only the tags change.
+
+    ``why`` is for a tag too: while a run is queued, Dagster's page of it hides the event log.
+    """
 
     run_id: str
     state: str
     reason: str
     tag: str
+    why: str
     sentence: str | None = None
 
 
@@ -123,7 +127,7 @@ class Line:
         if self._trouble is not None:
             tag += " · policy file broken"
             sentence += f" The policy file changes nothing now: {self._trouble}."
-        return Word(run_id, "waiting", reason, tag, sentence)
+        return Word(run_id, "waiting", reason, tag, why, sentence)
 
 
 def granted_word(start: Start, policy: Policy, now: float) -> Word:
@@ -136,15 +140,15 @@ def granted_word(start: Start, policy: Policy, now: float) -> Word:
         "guaranteed": f"within the quota of {request.team}",
         "borrowing": f"borrowed: it is beyond the quota of {request.team} and nobody else uses it",
     }[start.class_.label]
+    got = f"{format_gpus(start.gpus)} × {start.pool}"
+    points, waited = f"{start.points.score:,.0f}", format_duration(now - request.submitted)
     return Word(
         run_id=request.id,
         state="granted",
         reason=start.class_.label,
-        tag=f"{start.class_.label} · {format_gpus(start.gpus)} × {start.pool}",
-        sentence=(
-            f"Granted {format_gpus(start.gpus)} × {start.pool}{where}{fewer}, {why}, with "
-            f"{start.points.score:,.0f} points after waiting {format_duration(now - request.submitted)}."
-        ),
+        tag=f"{start.class_.label} · {got}",
+        why=why,
+        sentence=f"Granted {got}{where}{fewer}, {why}, with {points} points after waiting {waited}.",
     )
 
 
@@ -157,6 +161,7 @@ def again_word(lease: LeaseRecord) -> Word:
         state="granted",
         reason=label,
         tag=f"{label} · {held}",
+        why="its launch broke off and was begun again",
         sentence=f"Launched now: it was granted {held} before, and its launch broke off.",
     )
 
@@ -170,6 +175,7 @@ def notice_word(lease: LeaseRecord) -> Word:
         state="granted",
         reason="ends",
         tag=f"ends at {clock(end)}",
+        why=f"its {MAX_DURATION} is {format_duration(lease.max_duration)}",
         sentence=f"This run is stopped at {clock(end)}: it asked for {MAX_DURATION} "
         f"{format_duration(lease.max_duration)}. Save what it has.",
     )
@@ -183,6 +189,7 @@ def stopped_word(lease: LeaseRecord) -> Word:
         state="granted",
         reason="over",
         tag="stopped at its max_duration",
+        why=f"its {MAX_DURATION} is {format_duration(lease.max_duration)}",
         sentence=f"Stopped: it has run for the {format_duration(lease.max_duration)} of its tag "
         f"{MAX_DURATION}. Launch it again with a longer one if it needs more.",
     )
@@ -196,7 +203,13 @@ def released_word(lease: LeaseRecord, ended_as: str, now: float) -> Word:
         state="released",
         reason=ended_as,
         tag=f"{format_gpus(lease.gpus)} × {lease.pool} for {held}",
+        why=f"the run ended: {ended_as}",
     )
+
+
+def cancelled_word(run_id: str, ended_as: str) -> Word:
+    """What the page of a run says that ended before it got any GPUs."""
+    return Word(run_id, "cancelled", ended_as, ended_as, why=f"the run ended: {ended_as}")
 
 
 def say(instance: DagsterInstance, word: Word) -> None:
@@ -204,7 +217,7 @@ def say(instance: DagsterInstance, word: Word) -> None:
     run = instance.get_run_by_id(word.run_id)
     if run is None:
         return
-    instance.add_run_tags(word.run_id, {STATE: word.state, REASON: word.tag})
+    instance.add_run_tags(word.run_id, state_tags(word.state, word.tag, word.why))
     if word.sentence is not None:
         instance.report_engine_event(word.sentence, run)
 
@@ -216,7 +229,7 @@ class Teller:
         self._instance = instance
         self._ledger = ledger
         self._told: dict[str, Told] = {}
-        self._released: deque[Word] = deque()
+        self._over: deque[Word] = deque()
         self._places_at = 0.0
 
     def remember(self, records: Iterable[RequestRecord]) -> None:
@@ -231,10 +244,10 @@ class Teller:
         """Whatever was said of a run before: should it wait again, that is news."""
         self._told.pop(run_id, None)
 
-    def released(self, word: Word) -> None:
-        """Have it said that a run has given its GPUs back; nothing more is said of it then."""
+    def over(self, word: Word) -> None:
+        """Have the last said of a run that holds no GPUs any more and waits for none."""
         self._told.pop(word.run_id, None)
-        self._released.append(word)
+        self._over.append(word)
 
     def speak(self, line: Line, now: float) -> None:
         """Say what is new of those that wait, first in line first, then of those that are over."""
@@ -244,9 +257,9 @@ class Teller:
             self._told[word.run_id] = Told(word.reason, word.tag, line.policy)
             said.append(word)
         for _ in range(PER_PASS - len(said)):
-            if not self._released:
+            if not self._over:
                 break
-            say(self._instance, self._released.popleft())
+            say(self._instance, self._over.popleft())
         if said:
             with self._ledger.writing() as session:
                 for word in said:
@@ -259,9 +272,8 @@ class Teller:
         """
         for place, (run_id, reason, why) in enumerate(line.reasons()):
             before = self._told.get(run_id)
-            if before is None or before.reason != reason:
-                yield line.word(run_id, reason, why)
-            elif place < IN_FRONT and before.policy not in (None, line.policy):
+            by_another = before is not None and before.policy not in (None, line.policy)
+            if before is None or before.reason != reason or (by_another and place < IN_FRONT):
                 yield line.word(run_id, reason, why)
         if now - self._places_at < PLACES_AGAIN_AFTER:
             return

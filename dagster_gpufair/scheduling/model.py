@@ -161,7 +161,8 @@ class Ageing(NamedTuple):
     start_within: float | None
 
     def wait(self, submitted: float) -> float:
-        return self.wait_points_per_hour * max(0.0, self.now - max(submitted, self.since)) / HOUR
+        waited = self.now - (submitted if submitted > self.since else self.since)
+        return self.wait_points_per_hour * waited / HOUR if waited > 0 else 0.0
 
     def deadline(self, submitted: float) -> float:
         if self.start_within is None:

@@ -43,6 +43,7 @@ class Reasons:
         self._policy = snapshot.policy
         self._uncordoned = uncordoned
         self._found: dict[tuple[object, ...], Why] = {}
+        self._free: dict[tuple[str, int, int | None], str] = {}
 
     def why(self, request: Request) -> Why:
         """Why the request waits."""
@@ -99,8 +100,7 @@ class Reasons:
             return f"{used}, and {rights.barred or NO_BORROWING}"
         if reason == "borrow_limit":
             return f"{used}, and may borrow {format_gpus(holding.borrow_limit or 0)} at most"
-        room = self._snapshot.room(holding.pool)
-        facts = wording.free(self._policy, holding.pool, room, request)
+        facts = self._what_is_free(request, holding.pool)
         if reason == "maintenance":
             facts = f"it would start but for nodes in maintenance. {facts}"
         keepers = self._snapshot.accounts.keepers(holding)
@@ -108,12 +108,19 @@ class Reasons:
             facts = f"{facts}; {wording.held_back(keepers)}"
         return f"{facts}. {used}"
 
+    def _what_is_free(self, request: Request, pool: str) -> str:
+        key = (pool, request.sizes[-1], request.gpus_per_node)
+        if key not in self._free:
+            room = self._snapshot.room(pool)
+            self._free[key] = wording.free(self._policy, pool, room, request)
+        return self._free[key]
+
     def _needs(self, request: Request, pool: str) -> str:
         return f"needs {wording.asked(request, pool, self._snapshot.room(pool).nodes)}"
 
     def _no_pool(self, request: Request, pool: str) -> str:
         known = wording.in_policy(self._policy.pools)
-        return f"{self._needs(request, pool)}; the pool is not in the policy {known}."
+        return f"{self._needs(request, pool)}; the policy has no such pool {known}."
 
     def _no_rights(self, request: Request, holding: Holding) -> str:
         what, name, known = "team", request.team, wording.in_policy(self._policy.teams)

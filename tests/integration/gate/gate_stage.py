@@ -106,7 +106,6 @@ class Stage:
         job: str = "train",
         location: str = "jobs",
         parent: str | None = None,
-        run_id: str | None = None,
         pools: Collection[str] = (),
         assets: Collection[str] = (),
         **tags: Any,
@@ -125,11 +124,11 @@ class Stage:
             job,
         )
         written = {
-            key if "/" in key else f"gpufair/{key}": str(value) for key, value in tags.items()
+            key if "/" in key or key == "user" else f"gpufair/{key}": str(value)
+            for key, value in tags.items()
         }
         run = create_run_for_test(
             self.instance,
-            run_id=run_id,
             job_name=job,
             tags=written,
             remote_job_origin=origin,
@@ -334,7 +333,7 @@ def in_child(work: Callable[[], object]) -> int:
     if pid == 0:
         try:
             work()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 -- the copy must not go on with the tests
             traceback.print_exc()
             os._exit(1)
         os._exit(0)

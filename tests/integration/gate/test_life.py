@@ -78,7 +78,7 @@ def test_a_run_that_ends_between_its_grant_and_its_launch(
 def test_a_run_that_ends_while_its_launch_goes_on(
     stage: Stage, end: Callable[[Stage, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_gpufair.gate.daemon.LAUNCHES_AWAITED", 0.0)
+    monkeypatch.setattr("dagster_gpufair.gate.daemon.LAUNCH_PATIENCE", 0.0)
     monkeypatch.setattr("dagster_gpufair.gate.lanes.HANGS_AFTER", -1.0)
     stage.launcher.hanging["first"] = threading.Event()
     first, second = queue_two(stage)
@@ -225,3 +225,18 @@ def test_a_backfill_does_not_go_before_the_same_teams_single_run(stage: Stage) -
     stage.pass_(at=now + 7200)
 
     assert stage.launched == [shards[0], single, shards[1]]
+
+
+def test_the_tags_of_a_run_say_what_became_of_it(stage: Stage) -> None:
+    holds, waits = (stage.submit(team="red", pool="a100", gpus=8) for _ in range(2))
+    stage.pass_()
+    assert stage.tags(waits)["state"] == "waiting"
+    assert "needs 8 × a100" in stage.tags(waits)["why"]
+
+    stage.cancel(waits)
+    stage.start(holds)
+    stage.succeed(holds)
+    stage.pass_()
+    assert stage.tags(waits)["state"] == "cancelled"
+    assert stage.tags(holds)["state"] == "released"
+    assert stage.tags(holds)["why"] == "the run ended: success"

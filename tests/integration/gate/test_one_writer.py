@@ -143,3 +143,29 @@ def test_a_launch_that_is_overtaken_happens_once(
     assert stage.launched == [gpu]
     assert stage.holders() == {gpu}
     stage.assert_nothing_lost()
+
+
+def test_nobody_comes_between_the_claim_and_the_start_of_a_launch(
+    stage_on_each: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = stage_on_each
+    gpu = stage.submit(team="red", pool="a100", gpus=8)
+    second = stage.new_daemon()
+    overtaking = threading.Thread(target=stage.troubled_pass, args=(second, LATER))
+    usual = launching.mark_starting
+
+    def held_up(*args: Any) -> None:
+        monkeypatch.undo()
+        overtaking.start()
+        overtaking.join(timeout=0.5)
+        assert overtaking.is_alive(), "it waits for the ledger"
+        usual(*args)
+
+    monkeypatch.setattr(launching, "mark_starting", held_up)
+    stage.troubled_pass(at=NOW)
+    overtaking.join(timeout=60)
+    stage.pass_(second, at=LATER + 1)
+
+    assert stage.launched == [gpu]
+    assert stage.history(gpu) == ["submitted", "granted"]
+    stage.assert_nothing_lost()

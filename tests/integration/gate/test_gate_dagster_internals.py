@@ -1,0 +1,305 @@
+"""The private parts of Dagster that the gate relies on, each by its name.
+
+A Dagster release that moves one fails here, saying which, and not somewhere in a queue of runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, get_type_hints
+
+import dagster as dg
+import pytest
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+from dagster._core.storage import tags
+from dagster._core.test_utils import create_run_for_test, in_process_test_workspace
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._daemon import controller
+from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
+    QueuedRunCoordinatorDaemon,
+)
+from gate_stage import Stage, stage_at
+
+from dagster_gpufair.gate import dagster_internals as internals
+from dagster_gpufair.gate.daemon import GpuFairQueueDaemon
+
+DAEMON = QueuedRunCoordinatorDaemon
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    home = tmp_path_factory.mktemp("internals")
+    limits = [{"key": "org/license", "limit": 1}]
+    concurrency = {"runs": {"tag_concurrency_limits": limits}}
+    with stage_at(home, {"sqlite": {"base_dir": str(home)}}, concurrency=concurrency) as stage:
+        yield stage
+
+
+@pytest.fixture(scope="module")
+def instance(stage: Stage) -> DagsterInstance:
+    return stage.instance
+
+
+@pytest.fixture(scope="module")
+def workspace(instance: DagsterInstance, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    code = tmp_path_factory.mktemp("code") / "code.py"
+    code.write_text(
+        "import dagster as dg\n"
+        "@dg.asset(tags={'gpufair/gpus': '2'})\n"
+        "def model(): pass\n"
+        "defs = dg.Definitions([model], jobs=[dg.define_asset_job('train', '*')])\n"
+    )
+    with in_process_test_workspace(instance, LoadableTargetOrigin(python_file=str(code))) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("what", "takes"),
+    [
+        (DAEMON.__init__, {"interval_seconds"}),
+        (DAEMON.run_iteration, {"workspace_process_context", "fixed_iteration_time"}),
+        (
+            DAEMON._get_runs_to_dequeue,
+            {"instance", "concurrency_config", "fixed_iteration_time"},
+        ),
+        (
+            DAEMON._dequeue_run,
+            {"instance", "workspace", "run", "concurrency_config", "fixed_iteration_time"},
+        ),
+        (DAEMON._get_in_progress_run_records, {"instance"}),
+        (DAEMON.__exit__, set()),
+        (internals.LaunchRunContext, {"dagster_run", "workspace"}),
+        (
+            internals.TagConcurrencyLimitsCounter,
+            {"tag_concurrency_limits", "in_progress_tagged_items"},
+        ),
+        (internals.TagConcurrencyLimitsCounter.is_blocked, {"item"}),
+        (internals.TagConcurrencyLimitsCounter.update_counters_with_launched_item, {"item"}),
+        (
+            internals.GlobalOpConcurrencyLimitsCounter,
+            {
+                "concurrency_keys",
+                "pool_limits",
+                "slot_count_offset",
+                "pool_granularity",
+            },
+        ),
+        (internals.GlobalOpConcurrencyLimitsCounter.is_blocked, {"run"}),
+        (internals.GlobalOpConcurrencyLimitsCounter.update_counters_with_launched_item, {"run"}),
+        (dg.QueuedRunCoordinator.submit_run, {"context"}),
+        (dg.QueuedRunCoordinator.cancel_run, {"run_id"}),
+        (dg.QueuedRunCoordinator.from_config_value, {"inst_data", "config_value"}),
+        (dg.QueuedRunCoordinator.register_instance, {"instance"}),
+        (dg.SubmitRunContext, {"dagster_run", "workspace"}),
+        (DagsterInstance.get_records_for_run, {"run_id", "of_type"}),
+        (DagsterInstance.get_run_ids, {"filters"}),
+        (DagsterInstance.report_run_failed, {"dagster_run", "message"}),
+    ],
+    ids=lambda given: getattr(given, "__qualname__", ""),
+)
+def test_it_takes_what_it_is_given(what: Callable[..., Any], takes: set[str]) -> None:
+    name = what.__qualname__
+    missing = takes - inspect.signature(what).parameters.keys()
+    assert not missing, f"{name} of Dagster {dg.__version__} no longer takes {missing}"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "max_concurrent_runs",
+        "tag_concurrency_limits",
+        "max_user_code_failure_retries",
+        "user_code_failure_retry_delay",
+        "should_block_op_concurrency_limited_runs",
+        "op_concurrency_slot_buffer",
+    ],
+)
+def test_the_run_queue_config_has(field: str) -> None:
+    assert field in internals.RunQueueConfig._fields, (
+        f"RunQueueConfig.{field} is gone from Dagster {dg.__version__}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "value"),
+    [
+        (internals.BACKFILL_ID_TAG, "dagster/backfill"),
+        (internals.MAX_RETRIES_TAG, "dagster/max_retries"),
+        (internals.PRIORITY_TAG, "dagster/priority"),
+        (internals.USER_TAG, "user"),
+    ],
+)
+def test_dagsters_tags_are_called(ours: str, value: str) -> None:
+    assert ours == value, f"Dagster {dg.__version__} has renamed its tag {value}"
+
+
+def test_dagsters_settings_of_the_coordinator_are_properties() -> None:
+    for name in ("dequeue_use_threads", "dequeue_num_workers"):
+        assert isinstance(getattr(dg.QueuedRunCoordinator, name), property), name
+    for name in ("run_retries_enabled", "run_retries_max_retries", "root_directory"):
+        assert isinstance(getattr(DagsterInstance, name), property), name
+
+
+def test_the_statuses_of_unfinished_runs() -> None:
+    known = {"QUEUED", "NOT_STARTED", "MANAGED", "STARTING", "STARTED", "CANCELING", "SUSPENDED"}
+    found = {status.value for status in internals.UNFINISHED_RUN_STATUSES}
+    assert found <= known, "a new status that is not finished: may a run with it hold GPUs?"
+    assert found >= known - {"SUSPENDED"}, "a run with such a status would lose its GPUs"
+
+
+def test_the_controller_starts_the_daemon_that_is_put_there(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a new process, in which nothing has asked the instance for its coordinator before."""
+    monkeypatch.setattr(controller, "QueuedRunCoordinatorDaemon", DAEMON)
+    with DagsterInstance.from_config(stage.instance.root_directory) as instance:
+        daemons = controller.create_daemons_from_instance(instance)
+
+    types = {type(daemon) for daemon in daemons if isinstance(daemon, DAEMON)}
+    assert types == {GpuFairQueueDaemon}, (
+        "dagster._daemon.controller no longer looks QueuedRunCoordinatorDaemon up when it starts "
+        "its daemons, after the coordinator has been loaded: Dagster starts its own"
+    )
+
+
+def test_the_iteration_of_a_daemon_yields_errors_in_this_form() -> None:
+    try:
+        raise ValueError("what is wrong")
+    except ValueError:
+        assert "what is wrong" in internals.error_info().message
+    assert get_type_hints(DAEMON.run_iteration)["return"] == internals.DaemonIterator
+
+
+def test_the_settings_of_the_instance_are_those_that_its_limits_are_read_from(
+    instance: DagsterInstance,
+) -> None:
+    """The tag limit of 0 is put into them, where they replace the coordinator's."""
+    config = instance.get_concurrency_config()
+    assert config.run_queue_config is not None
+    limits = config.run_queue_config.tag_concurrency_limits
+    closed = [{"key": tag, "limit": 0} for tag in ("gpufair/gpus", "gpufair/state")]
+    assert limits == [{"key": "org/license", "limit": 1}, *closed], (
+        "DagsterInstance.get_settings('concurrency') is no longer what get_concurrency_config reads, "
+        "so Dagster's own daemon would start GPU runs"
+    )
+    opened = internals.open_tag_limits(config, ("gpufair/gpus", "gpufair/state")).run_queue_config
+    assert opened is not None
+    assert opened.tag_concurrency_limits == [{"key": "org/license", "limit": 1}]
+
+
+def test_dagsters_daemon_reads_its_queue_by_get_runs_alone(stage: Stage) -> None:
+    """So that another can be given into its hands, in which some runs are not seen."""
+    instance = stage.instance
+    seen = [stage.enqueue() for _ in range(5)]
+    stage.enqueue()
+    config = internals.open_tag_limits(instance.get_concurrency_config(), ("gpufair/gpus",))
+    queue = internals.WithoutRuns(instance, seen, but_from=())
+    daemon: Any = DAEMON(interval_seconds=1, page_size=2)
+
+    picked = daemon._get_runs_to_dequeue(queue, config, fixed_iteration_time=None)
+
+    assert [run.run_id for run in picked] == seen, (
+        "QueuedRunCoordinatorDaemon._get_runs_to_dequeue no longer reads the queue page by page "
+        "through get_runs(filter, cursor=, limit=, ascending=)"
+    )
+
+
+def test_a_location_whose_runs_are_not_seen(stage: Stage) -> None:
+    hangs, other = stage.enqueue(location="hangs"), stage.enqueue()
+    queue = internals.WithoutRuns(stage.instance, [hangs, other], but_from={"hangs"})
+
+    (seen,) = queue.get_runs(RunsFilter(statuses=[DagsterRunStatus.QUEUED]))
+
+    assert seen.run_id == other
+    assert internals.location_of(seen) == "jobs"
+
+
+def test_the_pools_of_a_run_are_counted(stage: Stage) -> None:
+    """`run_op_concurrency` says which a run needs, the storage how many slots there are."""
+    stage.instance.event_log_storage.set_concurrency_slots("warehouse", 1)
+    first, second = (stage.create(pools=["warehouse"]) for _ in range(2))
+    config = stage.instance.get_concurrency_config()
+    limits = internals.RunLimits(stage.instance, config, [], [first, second])
+
+    assert limits.blocking(first) is None
+    limits.take(first)
+    assert limits.blocking(second) == (
+        "the slots of a Dagster concurrency pool that its steps need are taken"
+    )
+
+
+def test_a_workspace_tells_which_locations_could_not_be_loaded(workspace: Any) -> None:
+    entries = workspace.get_code_location_entries()
+    assert entries, "BaseWorkspaceRequestContext.get_code_location_entries() has none"
+    assert all(entry.load_error is None for entry in entries.values())
+    assert internals.location_errors(workspace) == {}
+
+    broken = SimpleNamespace(load_error=SimpleNamespace(message="no module"))
+    silent = SimpleNamespace(load_error=SimpleNamespace(message=""))
+    fake: Any = SimpleNamespace(
+        get_code_location_entries=lambda: {**entries, "broken": broken, "silent": silent}
+    )
+    assert internals.location_errors(fake) == {"broken": "no module", "silent": "no message"}
+
+
+def test_a_workspace_knows_the_tags_of_assets(instance: DagsterInstance, workspace: Any) -> None:
+    of_a_job = create_run_for_test(instance, job_name="train")
+    of_assets = create_run_for_test(
+        instance,
+        job_name="__ASSET_JOB",
+        asset_selection=frozenset({dg.AssetKey("model"), dg.AssetKey("elsewhere")}),
+    )
+
+    for run in (of_a_job, of_assets):
+        assert internals.asset_tags_of(workspace, run) == {"model": {"gpufair/gpus": "2"}}, (
+            "workspace.asset_graph no longer tells the tags of assets, or the assets of a job"
+        )
+
+
+def test_a_run_goes_back_into_the_queue_and_out_of_it(stage: Stage) -> None:
+    instance, run = stage.instance, stage.create()
+
+    for step, status in [
+        (internals.enqueue, DagsterRunStatus.QUEUED),
+        (internals.mark_starting, DagsterRunStatus.STARTING),
+        (internals.enqueue, DagsterRunStatus.QUEUED),
+    ]:
+        step(instance, run)
+        found = instance.get_run_by_id(run.run_id)
+        assert found is not None and found.status == status, step.__name__
+    queued_events = instance.get_records_for_run(
+        run.run_id, of_type=dg.DagsterEventType.PIPELINE_ENQUEUED
+    )
+    assert len(queued_events.records) == 2
+
+
+def test_the_launcher_is_handed_the_run(instance: DagsterInstance, workspace: Any) -> None:
+    handed: list[Any] = []
+    launcher: Any = SimpleNamespace(run_launcher=SimpleNamespace(launch_run=handed.append))
+    run = create_run_for_test(instance)
+
+    internals.launch(launcher, workspace, run)
+
+    (context,) = handed
+    assert (context.dagster_run, context.workspace) == (run, workspace)
+
+
+def test_a_run_without_an_origin_has_no_code_location(instance: DagsterInstance) -> None:
+    assert internals.location_of(create_run_for_test(instance)) is None
+    assert "remote_job_origin" in DagsterRun._fields
+
+
+def test_retries_are_settled_by_this_tag_when_a_run_fails() -> None:
+    assert tags.WILL_RETRY_TAG == "dagster/will_retry"
+
+
+def test_the_errors_of_an_unreachable_code_location() -> None:
+    names = {error.__name__ for error in internals.ENVIRONMENT_ERRORS}
+    assert names == {
+        "DagsterUserCodeUnreachableError",
+        "DagsterCodeLocationLoadError",
+        "DagsterCodeLocationNotFoundError",
+    }
+    assert all(issubclass(error, dg.DagsterError) for error in internals.ENVIRONMENT_ERRORS)
