@@ -120,7 +120,7 @@ class Reasons:
 
     def _no_pool(self, request: Request, pool: str) -> str:
         known = wording.in_policy(self._policy.pools)
-        return f"{self._needs(request, pool)}; the policy has no such pool {known}."
+        return f"{self._needs(request, pool)}; the pool is not in the policy {known}."
 
     def _no_rights(self, request: Request, holding: Holding) -> str:
         what, name, known = "team", request.team, wording.in_policy(self._policy.teams)

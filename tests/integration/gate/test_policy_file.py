@@ -139,7 +139,7 @@ def test_a_pool_that_is_removed_while_its_runs_wait_and_run(stage: Stage) -> Non
 
     assert stage.launched == [runs, other]
     assert stage.status(waits) == "QUEUED"
-    assert "the policy has no such pool (it has a100)" in stage.events(waits)
+    assert "the pool is not in the policy (it has a100)" in stage.events(waits)
     stage.succeed(runs)
     stage.pass_()
     assert stage.holders() == {other}

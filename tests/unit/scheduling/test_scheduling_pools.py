@@ -183,7 +183,7 @@ def test_a_pool_that_shrank_below_its_use_has_nothing_free():
         (
             ask("q", "a", "gone", 1),
             "insufficient_gpus",
-            "the policy has no such pool (it has t4)",
+            "the pool is not in the policy (it has t4)",
         ),
     ],
 )
