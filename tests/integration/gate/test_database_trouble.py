@@ -80,7 +80,7 @@ def test_postgres_goes_away_in_the_middle_of_a_pass(
     open_stage_on_postgres: OpenStage, postgres: Any
 ) -> None:
     stage = open_stage_on_postgres(POLICY)
-    for moment in (5, 18, 31, 44, 57, 70):
+    for moment in (5, 24, 43, 62):
         scene = Scene(stage)
         try:
             with at_moment(moment, postgres.stop):
