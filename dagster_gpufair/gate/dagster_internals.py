@@ -6,6 +6,7 @@ release that moves something fails there, by name.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,8 @@ __all__ = [
     "mark_starting",
     "open_tag_limits",
 ]
+
+_logger = logging.getLogger(__name__)
 
 UNFINISHED_RUN_STATUSES = [status for status in DagsterRunStatus if status not in FINISHED_STATUSES]
 
@@ -195,15 +198,19 @@ class RunLimits:
         if queue.should_block_op_concurrency_limited_runs and any(
             run.run_op_concurrency for run in candidates
         ):
-            self._pools = GlobalOpConcurrencyLimitsCounter(
-                instance,
-                candidates,
-                in_progress,
-                concurrency_keys=instance.event_log_storage.get_concurrency_keys(),
-                pool_limits=instance.event_log_storage.get_pool_limits(),
-                slot_count_offset=queue.op_concurrency_slot_buffer,
-                pool_granularity=config.pool_config.pool_granularity,
-            )
+            try:
+                self._pools = GlobalOpConcurrencyLimitsCounter(
+                    instance,
+                    candidates,
+                    in_progress,
+                    concurrency_keys=instance.event_log_storage.get_concurrency_keys(),
+                    pool_limits=instance.event_log_storage.get_pool_limits(),
+                    slot_count_offset=queue.op_concurrency_slot_buffer,
+                    pool_granularity=config.pool_config.pool_granularity,
+                )
+            except Exception:
+                # As in Dagster's own daemon: where pools cannot be counted, they block nothing.
+                _logger.exception("The pools of this Dagster instance could not be counted")
 
     def blocking(self, run: DagsterRun) -> str | None:
         """Which limit keeps the run from starting now, in words; None when none does."""

@@ -43,7 +43,7 @@ class PolicyWatch:
 
     def __init__(self, path: Path):
         self.path = path
-        self._seen: tuple[float, int] | None = None
+        self._seen: tuple[int, ...] | None = None
         self._parsed: tuple[int, Policy] | None = None
 
     def in_force(self, session: Session) -> InForce | None:
@@ -89,12 +89,13 @@ class PolicyWatch:
         self._seen = stamp
         return ()
 
-    def _stamp(self) -> tuple[float, int]:
+    def _stamp(self) -> tuple[int, ...]:
+        """Differs also for a file that was put back with its old time, or is of the same size."""
         try:
             found = self.path.stat()
         except OSError:
-            return (-1.0, -1)
-        return (found.st_mtime, found.st_size)
+            return ()
+        return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 def _trouble(path: Path, error: PolicyError) -> dict[str, object]:

@@ -127,6 +127,21 @@ def test_the_slots_of_a_dagster_pool_hold_for_gpu_runs(open_stage: OpenStage) ->
     assert stage.launched[2:] == [second]
 
 
+def test_pools_that_cannot_be_counted_block_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("no such table")
+
+    monkeypatch.setattr(stage.instance.event_log_storage, "get_concurrency_keys", fail)
+    gpu = stage.submit(team="red", pool="t4", gpus=1, pools=["warehouse"])
+    cpu = stage.submit(pools=["warehouse"])
+
+    stage.pass_()
+
+    assert sorted(stage.launched) == sorted([gpu, cpu])
+
+
 def test_without_gpu_runs_the_same_runs_start_in_the_same_order_as_with_dagsters_own(
     open_stage: OpenStage,
 ) -> None:

@@ -36,6 +36,7 @@ def test_names_that_dagster_lets_people_choose(stage_on_each: Stage) -> None:
     for run_id, (job, location) in runs.items():
         assert stage.status(run_id) == "QUEUED"
         assert len(stage.tags(run_id)["reason"]) < 100
+        assert len(stage.tags(run_id)["why"]) < 300
         assert len(stage.events(run_id)) < 5_000
         request = stage.request(run_id)
         assert request is not None and (request.job_name, request.location) == (job, location)

@@ -153,12 +153,13 @@ def test_nobody_comes_between_the_claim_and_the_start_of_a_launch(
     second = stage.new_daemon()
     overtaking = threading.Thread(target=stage.troubled_pass, args=(second, LATER))
     usual = launching.mark_starting
+    waits_for_the_ledger = []
 
     def held_up(*args: Any) -> None:
         monkeypatch.undo()
         overtaking.start()
-        overtaking.join(timeout=0.5)
-        assert overtaking.is_alive(), "it waits for the ledger"
+        overtaking.join(timeout=1)
+        waits_for_the_ledger.append(overtaking.is_alive() and stage.launched == [])
         usual(*args)
 
     monkeypatch.setattr(launching, "mark_starting", held_up)
@@ -166,6 +167,34 @@ def test_nobody_comes_between_the_claim_and_the_start_of_a_launch(
     overtaking.join(timeout=60)
     stage.pass_(second, at=LATER + 1)
 
+    assert waits_for_the_ledger == [True]
     assert stage.launched == [gpu]
     assert stage.history(gpu) == ["submitted", "granted"]
+    stage.assert_nothing_lost()
+
+
+def test_a_launch_that_another_daemon_has_taken_on_is_left_to_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed there, and the run is back in the queue: the GPUs are about to be given back."""
+    gpu = stage.submit(team="red", pool="a100", gpus=8)
+    second = stage.new_daemon()
+    usual = daemon_module.launch_granted
+
+    def held_up(*args: Any) -> Any:
+        monkeypatch.undo()
+        stage.launcher.unreachable.add("jobs")
+        stage.pass_(second, at=LATER)
+        stage.launcher.unreachable.clear()
+        assert stage.status(gpu) == "QUEUED"
+        return usual(*args)
+
+    monkeypatch.setattr(daemon_module, "launch_granted", held_up)
+    stage.troubled_pass(at=NOW)
+    assert stage.launched == []
+
+    stage.pass_(second, at=LATER + 1)
+    assert stage.holders() == set()
+    stage.pass_(second, at=LATER + 100)
+    assert stage.launched == [gpu]
     stage.assert_nothing_lost()

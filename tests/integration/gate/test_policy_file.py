@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -64,6 +65,20 @@ def test_a_changed_file_is_in_force_within_two_passes(stage: Stage) -> None:
 
     assert stage.launched == [waits]
     assert stage.leases(waits)[0].policy_version == 3
+
+
+def test_a_file_of_the_same_size_and_time_is_noticed(stage: Stage) -> None:
+    """As when an older one is restored with its time."""
+    stage.pass_()
+    before = stage.policy_file.stat()
+
+    stage.write_policy(POLICY.replace("t4: 2", "t4: 3"))
+    os.utime(stage.policy_file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    waits = stage.submit(team="red", pool="t4", gpus=3)
+    stage.pass_()
+
+    assert stage.policy_file.stat().st_size == before.st_size
+    assert stage.leases(waits)[0].policy_version == 2
 
 
 def test_a_broken_change_changes_nothing_and_is_said_until_it_is_mended(
