@@ -54,8 +54,8 @@ def current(session: Session) -> Writer | None:
 def take(session: Session, holder: Holder, now: float, ttl: float) -> int | None:
     """Take the right to write grants for ``ttl`` seconds, or renew it.
 
-    It is free if it was given up, if it has expired, or if its holder was a process of this machine
-    that is gone.
+    It is free if it was given up, if it has expired, or if its holder was this process, or one of this
+    machine that is gone.
 
     Returns:
         The epoch, higher at each change of holder; None if another has it.
@@ -66,7 +66,7 @@ def take(session: Session, holder: Holder, now: float, ttl: float) -> int | None
     other = now_held.holder
     if other is not None and other.id == holder.id:
         return _hold(session, holder, now_held.epoch, now + ttl)
-    if other is None or now_held.expires_at <= now or _is_gone(other, holder.host):
+    if other is None or now_held.expires_at <= now or _is_gone(other, holder):
         return _hold(session, holder, now_held.epoch + 1, now + ttl)
     return None
 
@@ -126,9 +126,14 @@ def _host() -> str:
     return f"{socket.gethostname()} {pids}"
 
 
-def _is_gone(other: Holder, host: str) -> bool:
+def _is_gone(other: Holder, holder: Holder) -> bool:
+    if other.host != holder.host:
+        return False
+    # A process has one that writes: what comes later in it is that one, begun again.
+    if other.pid == holder.pid:
+        return True
     # Elsewhere than on POSIX, signal 0 is not a question.
-    if other.host != host or os.name != "posix":
+    if os.name != "posix":
         return False
     try:
         os.kill(other.pid, 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,12 +13,30 @@ from gate_stage import Stage
 
 from dagster_gpufair.gate import daemon as daemon_module
 from dagster_gpufair.gate import launching
+from dagster_gpufair.ledger.writer import Holder
 
 NOW = time.time()
 LATER = NOW + 31
 """The first daemon's turn is over."""
 
 
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each daemon is on a machine of its own."""
+    here, numbers = Holder.here, count()
+    monkeypatch.setattr(
+        Holder, "here", lambda started: replace(here(started), host=f"machine {next(numbers)}")
+    )
+
+
+def test_a_daemon_begun_again_in_the_same_process_goes_on_at_once(stage: Stage) -> None:
+    stage.pass_(at=NOW)
+    run_id = stage.submit(team="red", pool="a100", gpus=4)
+    stage.pass_(stage.new_daemon(), at=NOW + 1)
+    assert stage.launched == [run_id]
+
+
+@pytest.mark.usefixtures("machines")
 def test_the_second_stands_by_and_takes_over(stage_on_each: Stage) -> None:
     stage, second = stage_on_each, stage_on_each.new_daemon()
     gpu = stage.submit(team="red", pool="a100", gpus=4)
@@ -38,6 +58,7 @@ def test_the_second_stands_by_and_takes_over(stage_on_each: Stage) -> None:
     stage.assert_nothing_lost()
 
 
+@pytest.mark.usefixtures("machines")
 def test_a_daemon_that_ends_as_it_should_gives_its_turn_up(stage: Stage) -> None:
     stage.pass_(at=NOW)
     gpu = stage.submit(team="red", pool="a100", gpus=4)
@@ -48,6 +69,7 @@ def test_a_daemon_that_ends_as_it_should_gives_its_turn_up(stage: Stage) -> None
     assert stage.launched == [gpu]
 
 
+@pytest.mark.usefixtures("machines")
 def test_two_that_overtake_each_other_launch_each_run_once(stage_on_each: Stage) -> None:
     stage = stage_on_each
     for _ in range(8):
@@ -83,6 +105,7 @@ def test_two_that_overtake_each_other_launch_each_run_once(stage_on_each: Stage)
     "step",
     ["follow", "plan", "grant", "note_blocked", "confirm_turn"],
 )
+@pytest.mark.usefixtures("machines")
 def test_a_daemon_that_is_overtaken_in_mid_pass_writes_nothing_more(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -116,6 +139,7 @@ def test_a_daemon_that_is_overtaken_in_mid_pass_writes_nothing_more(
 
 
 @pytest.mark.parametrize("held_up_before", ["claim", "launch"])
+@pytest.mark.usefixtures("machines")
 def test_a_launch_that_is_overtaken_happens_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, held_up_before: str
 ) -> None:
@@ -145,6 +169,7 @@ def test_a_launch_that_is_overtaken_happens_once(
     stage.assert_nothing_lost()
 
 
+@pytest.mark.usefixtures("machines")
 def test_nobody_comes_between_the_claim_and_the_start_of_a_launch(
     stage_on_each: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +198,7 @@ def test_nobody_comes_between_the_claim_and_the_start_of_a_launch(
     stage.assert_nothing_lost()
 
 
+@pytest.mark.usefixtures("machines")
 def test_a_launch_that_another_daemon_has_taken_on_is_left_to_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

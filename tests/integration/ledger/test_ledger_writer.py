@@ -16,8 +16,8 @@ from dagster_gpufair.ledger.writer import Holder
 TTL = 30.0
 
 
-def holder(name: str, host: str = "elsewhere") -> Holder:
-    return Holder(host=host, pid=1, id=name, started=1000.0)
+def holder(name: str) -> Holder:
+    return Holder(host=f"machine of {name}", pid=1, id=name, started=1000.0)
 
 
 def take(ledger: Ledger, by: Holder, now: float) -> int | None:
@@ -127,3 +127,10 @@ def test_a_process_of_another_machine_is_not_taken_for_dead(ledger: Ledger) -> N
     assert take(ledger, here, 1001.0) is None
     assert take(ledger, Holder(here.host, gone, "near", 1000.0), 1030.0) == 2
     assert take(ledger, here, 1031.0) == 3
+
+
+def test_a_daemon_that_is_begun_again_in_its_process_goes_on(ledger: Ledger) -> None:
+    before, after = Holder.here(started=1000.0), Holder.here(started=1001.0)
+    assert take(ledger, before, 1000.0) == 1
+    assert take(ledger, after, 1001.0) == 2
+    assert not still(ledger, before, 1, 1001.0)
