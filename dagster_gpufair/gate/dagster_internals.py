@@ -141,8 +141,18 @@ def location_errors(workspace: BaseWorkspaceRequestContext) -> dict[str, str]:
 def asset_tags_of(
     workspace: BaseWorkspaceRequestContext, run: DagsterRun
 ) -> dict[str, Mapping[str, str]]:
-    """The definition tags of the assets that a run materializes, by asset; they are not the run's own."""
-    graph = workspace.asset_graph
+    """The definition tags of the assets that a run materializes, by asset; they are not the run's own.
+
+    Of its own code location: another may have assets, or a job, of the same name.
+    """
+    origin = run.remote_job_origin
+    if origin is None or not workspace.has_code_location(origin.location_name):
+        return {}
+    location = workspace.get_code_location(origin.location_name)
+    name = origin.repository_origin.repository_name
+    if not location.has_repository(name):
+        return {}
+    graph = location.get_repository(name).asset_graph
     keys = run.asset_selection
     if keys is None and run.job_name in graph.all_job_names:
         keys = graph.asset_keys_for_job(run.job_name)

@@ -21,7 +21,7 @@ class Ui:
     """Dagster's UI on a stage with a code location."""
 
     def __init__(self, stage: Stage, workspace: Any):
-        self._workspace = workspace
+        self.workspace = workspace
         self._location = workspace.code_location_names[0]
         self.stage = stage
 
@@ -36,7 +36,7 @@ class Ui:
             selector["assetSelection"] = [{"path": [asset]} for asset in assets]
         given = [{"key": f"gpufair/{key}", "value": value} for key, value in tags.items()]
         result = execute_dagster_graphql(
-            self._workspace,
+            self.workspace,
             LAUNCH_PIPELINE_EXECUTION_MUTATION,
             {"executionParams": {"selector": selector, "executionMetadata": {"tags": given}}},
         )
@@ -120,6 +120,15 @@ def test_a_misspelt_tag_of_an_asset_is_refused(ui: Ui) -> None:
 
     assert ui.stage.status(run_id) == "FAILURE"
     assert "did you mean 'gpufair/gpus'?" in ui.stage.events(run_id)
+
+
+def test_a_job_of_the_same_name_elsewhere_is_another(ui: Ui) -> None:
+    run = ui.stage.create("retrain", location="elsewhere")
+
+    ui.stage.instance.submit_run(run.run_id, ui.workspace)
+
+    assert ui.stage.request(run.run_id) is None
+    assert ui.stage.status(run.run_id) == "QUEUED"
 
 
 def test_an_asset_without_gpus_is_dagsters_own_matter(ui: Ui) -> None:
