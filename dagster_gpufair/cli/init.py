@@ -19,7 +19,10 @@ These lines in dagster.yaml turn it on:
 run_coordinator:
   module: dagster_gpufair
   class: GpuFairRunCoordinator
-  config: {{policy: {name}}}
+  config: {{policy: {name}, max_concurrent_runs: -1, dequeue_interval_seconds: 1}}
+
+Dagster runs ten runs at once by default; -1 leaves the limit to the GPUs. Options that stood under
+`run_queue:` belong under `config:` now.
 
 Then: gpufair policy check {file}
 """

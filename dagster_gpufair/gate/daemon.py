@@ -29,7 +29,7 @@ from dagster_gpufair.gate.environment import Environment
 from dagster_gpufair.gate.gpu_queue import GpuQueue, Overtaken
 from dagster_gpufair.gate.lanes import Lanes
 from dagster_gpufair.gate.launching import NOT_LAUNCHED, Outcome, launch_granted, settle
-from dagster_gpufair.gate.picking import Picked, Picker
+from dagster_gpufair.gate.picking import NOT_IN_QUEUE, Picked, Picker
 from dagster_gpufair.gate.tags import MARKS, asks_for_gpus
 from dagster_gpufair.gate.telling import (
     Line,
@@ -52,6 +52,8 @@ from dagster_gpufair.scheduling.model import Plan
 LAUNCH_PATIENCE = 2.0
 """Seconds: a pass waits for the launches it began, until none has returned for so long; those that take
 longer go on beside the next pass."""
+SUBMITTED_WITHIN = 10.0
+"""Seconds that a submission may take."""
 THREADS = 8
 """Launches of a code location at once under ``dequeue_use_threads`` without a number."""
 
@@ -364,4 +366,12 @@ class _Gate:
         }
         for run_id in self.queue.unadmitted:
             outside[run_id] = ("not yet admitted", "environment", "No GPU policy is in force.")
-        self._teller.speak(Line(plan, outside, self.queue.trouble, self.queue.version), now)
+        # Between the two steps of a submission there is nothing to say.
+        quiet = {
+            run_id
+            for run_id, why in picked.blocked.items()
+            if why == NOT_IN_QUEUE
+            and now - self.queue.book.queued[run_id].submitted_at < SUBMITTED_WITHIN
+        }
+        line = Line(plan, outside, self.queue.trouble, self.queue.version, quiet)
+        self._teller.speak(line, now)

@@ -39,6 +39,8 @@ REFUSED_AGAIN_AFTER = 60.0
 """Seconds after which a run that was refused and not failed is not in the middle of its submission."""
 ACCRUE_EVERY = 10.0
 """Seconds between two additions to what each account has borrowed."""
+SWEEP_EVERY = 60.0
+"""Seconds between two looks at the whole ledger for requests that nobody will ever end."""
 DAEMON_STATUS = "daemon"
 
 
@@ -75,6 +77,7 @@ class GpuQueue:
         self._accrued_at: float | None = None
         self._used: Mapping[tuple[Account, str], float] = {}
         self._blocked: dict[str, tuple[str, str]] = {}
+        self._swept_at = 0.0
         self._uncounted: dict[str, int] = {}
         """GPU runs without a grant, and the policy version by which they cannot be counted."""
 
@@ -160,6 +163,9 @@ class GpuQueue:
             What ended, and how.
         """
         ended = self._close(unfinished, now)
+        if now - self._swept_at >= SWEEP_EVERY:
+            self._swept_at = now
+            self._sweep(set(unfinished), now)
         self._meet(self.book.unknown(unfinished), now)
         self._find_ungated(set(unfinished), active, now)
         return ended
@@ -188,6 +194,23 @@ class GpuQueue:
             [(self.book.leases.pop(id_), ended_as.get(id_, "deleted")) for id_ in over],
             [(id_, ended_as.get(id_, "deleted")) for id_ in cancelled],
         )
+
+    def _sweep(self, unfinished: set[str], now: float) -> None:
+        """Cancel requests whose runs were over before the book ever heard of them."""
+        with self.ledger.reading() as session:
+            waiting = requests.waiting(session)
+        # A request is written before its run is queued, so a young one may be ahead of what is known.
+        ghosts = [
+            request.id
+            for request in waiting
+            if request.id not in unfinished
+            and request.id not in self.book.queued
+            and now - request.submitted_at >= SWEEP_EVERY
+        ]
+        if ghosts:
+            with self.ledger.writing() as session:
+                self._still_the_writer(session, now)
+                requests.cancel(session, ghosts, now, "ended before it was queued")
 
     def _meet(self, run_ids: Sequence[str], now: float) -> None:
         """Look at runs for the first time: requests of the ledger's, runs without GPUs, or neither."""

@@ -1,7 +1,7 @@
 """Which runs a pass starts: the plan's, as far as Dagster's own limits let them, beside all others.
 
-A run that a limit of its own tags or pools blocks, or that is not in Dagster's queue, does not keep its
-GPUs from the next: the plan is made again without it.
+A run that one of Dagster's limits blocks, or that is not in Dagster's queue, does not keep its GPUs from
+the next: the plan is made again without it.
 """
 
 from __future__ import annotations
@@ -71,6 +71,9 @@ class Picker:
         queue = limits.run_queue_config
         assert queue is not None
         most = queue.max_concurrent_runs
+        out_of_slots = (
+            f"This Dagster instance runs {most} runs at once, and no more (max_concurrent_runs)."
+        )
         free_slots = math.inf if most == -1 else most - len(in_progress)
         for round_ in range(MOST_ROUNDS):
             plan = gpu_queue.plan(blocked, now)
@@ -86,12 +89,10 @@ class Picker:
             self._absent |= set(absent)
             blocked |= {run_id: (RUN_LIMIT, why) for run_id, why in shared.limited.items()}
             blocked |= dict.fromkeys(absent, NOT_IN_QUEUE)
-            if not (shared.limited or absent) or round_ == MOST_ROUNDS - 1:
+            blocked |= dict.fromkeys(shared.out_of_slots, (RUN_LIMIT, out_of_slots))
+            again = shared.limited or shared.out_of_slots or absent
+            if not again or round_ == MOST_ROUNDS - 1:
                 break
-        blocked |= dict.fromkeys(
-            shared.out_of_slots,
-            (RUN_LIMIT, f"This Dagster instance runs {most} runs at once, and no more."),
-        )
         taken = {run.run_id for run in shared.gpu}
         starts = [start for start in plan.starts if start.request.id in taken]
         return Picked(plan, starts, runs, shared.other, blocked)

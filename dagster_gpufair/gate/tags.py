@@ -197,6 +197,8 @@ def _is_unknown(key: str) -> bool:
 def _gpus(tags: Mapping[str, str]) -> tuple[int | None, int]:
     """(min_gpus, gpus) in thousandths."""
     text = tags.get(GPUS)
+    if text is None and K8S_CONFIG not in tags:
+        raise InvalidAsk(f"{GPUS} is missing; write 8, 0.5, or 4-8 for at least four")
     if text is None:
         count = _kubernetes_gpus(tags)
         if not count:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -87,6 +87,7 @@ class Line:
         outside: runs that are in no line of the plan's: {run id: (line, reason, sentence)}.
         trouble: what is wrong with the policy file, if anything.
         policy: the version of the policy it was decided by.
+        quiet: runs of which nothing is said yet.
     """
 
     def __init__(
@@ -95,8 +96,10 @@ class Line:
         outside: Mapping[str, tuple[str, str, str]],
         trouble: str | None,
         policy: int | None,
+        quiet: Collection[str] = (),
     ) -> None:
         self.policy = policy
+        self._quiet = quiet
         self._plan = plan
         self._outside = outside
         self._trouble = trouble
@@ -105,11 +108,13 @@ class Line:
         """(run id, reason, sentence) of all that wait, first in line first."""
         mark = "" if self._trouble is None else "!"
         for run_id, (_, reason, why) in self._outside.items():
-            yield run_id, reason + mark, why
+            if run_id not in self._quiet:
+                yield run_id, reason + mark, why
         for group in self._plan.waiting:
             reason = group.reason + mark
             for request in group.requests:
-                yield request.id, reason, group.message
+                if request.id not in self._quiet:
+                    yield request.id, reason, group.message
 
     @cached_property
     def _places(self) -> Mapping[str, tuple[str, int]]:

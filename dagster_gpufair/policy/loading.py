@@ -145,7 +145,7 @@ def _under(prefix: str, path: str) -> str:
 
 def _unreadable(error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
-        return "no such file"
+        return "no such file; `gpufair init` writes one"
     if isinstance(error, IsADirectoryError):
         return "is a folder; give the policy file in it"
     if isinstance(error, PermissionError):

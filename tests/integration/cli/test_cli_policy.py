@@ -73,7 +73,7 @@ def test_a_file_with_hostile_names(here: Path, gpufair: Gpufair, hostile: str) -
 
 def test_a_file_that_is_not_there(here: Path, gpufair: Gpufair) -> None:
     said = gpufair("policy", "check", "new.yaml", code=1).stdout
-    assert said == "new.yaml: 1 error\n  no such file\n"
+    assert said == "new.yaml: 1 error\n  no such file; `gpufair init` writes one\n"
 
 
 def test_the_file_here_without_an_instance(here: Path, gpufair: Gpufair) -> None:
@@ -146,7 +146,11 @@ def test_a_start(here: Path, gpufair: Gpufair) -> None:
     lines = said.splitlines()
     at = lines.index("run_coordinator:")
     written = "\n".join(lines[at : at + 4])
-    assert yaml.safe_load(written)["run_coordinator"]["config"] == {"policy": "gpufair.yaml"}
+    assert yaml.safe_load(written)["run_coordinator"]["config"] == {
+        "policy": "gpufair.yaml",
+        "max_concurrent_runs": -1,
+        "dequeue_interval_seconds": 1,
+    }
     (here / "dagster.yaml").write_text(written)
     with DagsterInstance.from_config(str(here)) as instance:
         assert isinstance(instance.run_coordinator, GpuFairRunCoordinator)

@@ -105,6 +105,7 @@ class Stage:
         self,
         job: str = "train",
         location: str = "jobs",
+        repository: str = "__repository__",
         parent: str | None = None,
         pools: Collection[str] = (),
         assets: Collection[str] = (),
@@ -119,7 +120,8 @@ class Stage:
         )
         origin = RemoteJobOrigin(
             RemoteRepositoryOrigin(
-                GrpcServerCodeLocationOrigin(host="localhost", port=1, location_name=location), "r"
+                GrpcServerCodeLocationOrigin(host="localhost", port=1, location_name=location),
+                repository,
             ),
             job,
         )

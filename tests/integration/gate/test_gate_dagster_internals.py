@@ -244,18 +244,21 @@ def test_a_workspace_tells_which_locations_could_not_be_loaded(workspace: Any) -
     assert internals.location_errors(fake) == {"broken": "no module", "silent": "no message"}
 
 
-def test_a_workspace_knows_the_tags_of_assets(instance: DagsterInstance, workspace: Any) -> None:
-    of_a_job = create_run_for_test(instance, job_name="train")
-    of_assets = create_run_for_test(
-        instance,
-        job_name="__ASSET_JOB",
-        asset_selection=frozenset({dg.AssetKey("model"), dg.AssetKey("elsewhere")}),
-    )
+def test_a_repository_knows_the_tags_of_its_assets(stage: Stage, workspace: Any) -> None:
+    (here,) = workspace.code_location_names
+    of_a_job = stage.create("train", here)
+    of_assets = stage.create("__ASSET_JOB", here, assets=["model", "elsewhere"])
 
     for run in (of_a_job, of_assets):
         assert internals.asset_tags_of(workspace, run) == {"model": {"gpufair/gpus": "2"}}, (
-            "workspace.asset_graph no longer tells the tags of assets, or the assets of a job"
+            "RemoteRepository.asset_graph no longer tells the tags of assets, or the assets of a job"
         )
+    for run in (
+        stage.create("train", "another"),
+        stage.create("train", here, repository="another"),
+        create_run_for_test(stage.instance, job_name="train"),
+    ):
+        assert internals.asset_tags_of(workspace, run) == {}
 
 
 def test_a_run_goes_back_into_the_queue_and_out_of_it(stage: Stage) -> None:

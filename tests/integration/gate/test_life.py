@@ -147,6 +147,8 @@ def test_a_submission_that_broke_off_keeps_no_gpu_from_others(
 
     assert stage.launched == [other]
     assert stage.history(half.run_id) == ["submitted"]
+    assert "reason" not in stage.tags(half.run_id), "it may be in the middle of its submission"
+    stage.pass_(at=time.time() + 11)
     assert stage.reason(half.run_id) == "environment"
     assert "it is not in Dagster's queue" in stage.events(half.run_id)
     stage.restart_daemon()
@@ -240,3 +242,17 @@ def test_the_tags_of_a_run_say_what_became_of_it(stage: Stage) -> None:
     assert stage.tags(waits)["state"] == "cancelled"
     assert stage.tags(holds)["state"] == "released"
     assert stage.tags(holds)["why"] == "the run ended: success"
+
+
+def test_a_run_that_was_over_before_any_daemon_looked_waits_no_more(stage: Stage) -> None:
+    now = time.time()
+    stage.pass_(at=now)
+    run_id = stage.submit(team="red", pool="a100", gpus=1)
+    stage.instance.report_run_failed(stage.run(run_id))
+
+    stage.pass_(at=now + 1)
+    stage.pass_(at=now + 150)
+
+    request = stage.request(run_id)
+    assert request is not None
+    assert request.state == "cancelled"

@@ -168,3 +168,16 @@ def test_without_gpu_runs_the_same_runs_start_in_the_same_order_as_with_dagsters
         return [runs.index(run_id) for run_id in stage.launched[before:]]
 
     assert order_of(stage.stock_pass, submit_all()) == order_of(stage.pass_, submit_all())
+
+
+def test_while_dagster_runs_as_many_as_it_may_that_is_the_reason_of_all_that_would_fit(
+    open_stage: Callable[..., Stage],
+) -> None:
+    stage = open_stage(max_concurrent_runs=2)
+    runs = [stage.submit(team="red", pool="t4", gpus=1) for _ in range(6)]
+
+    stage.pass_()
+
+    assert stage.launched == runs[:2]
+    assert {stage.reason(run_id) for run_id in runs[2:]} == {"run_limit"}
+    assert "max_concurrent_runs" in stage.tags(runs[5])["why"]

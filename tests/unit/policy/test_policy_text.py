@@ -161,7 +161,10 @@ def test_a_file_is_read_with_its_text(tmp_path):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(PolicyError) as caught:
         read_policy(tmp_path / "gpufair.yaml")
-    assert str(caught.value) == f"{tmp_path / 'gpufair.yaml'}: 1 error\n  no such file"
+    assert (
+        str(caught.value)
+        == f"{tmp_path / 'gpufair.yaml'}: 1 error\n  no such file; `gpufair init` writes one"
+    )
 
 
 def test_a_folder_instead_of_a_file(tmp_path):
