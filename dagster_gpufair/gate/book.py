@@ -71,13 +71,12 @@ class Book:
             if run_id not in self.others and run_id not in self.queued and run_id not in self.leases
         ]
 
-    def gone(self, unfinished: Iterable[str]) -> tuple[list[str], list[str]]:
+    def gone(self, unfinished: set[str]) -> tuple[list[str], list[str]]:
         """(requests, leases) whose runs are no longer among the unfinished: cancelled, ended, deleted."""
-        there = set(unfinished)
-        self.others &= there
+        self.others &= unfinished
         return (
-            [run_id for run_id in self.queued if run_id not in there],
-            [run_id for run_id in self.leases if run_id not in there],
+            [run_id for run_id in self.queued if run_id not in unfinished],
+            [run_id for run_id in self.leases if run_id not in unfinished],
         )
 
     def blocked(self) -> dict[str, tuple[str, str]]:

@@ -162,15 +162,16 @@ class GpuQueue:
         Returns:
             What ended, and how.
         """
-        ended = self._close(unfinished, now)
+        there = set(unfinished)
+        ended = self._close(there, now)
         if now - self._swept_at >= SWEEP_EVERY:
             self._swept_at = now
-            self._sweep(set(unfinished), now)
+            self._sweep(there, now)
         self._meet(self.book.unknown(unfinished), now)
-        self._find_ungated(set(unfinished), active, now)
+        self._find_ungated(there, active, now)
         return ended
 
-    def _close(self, unfinished: Sequence[str], now: float) -> Ended:
+    def _close(self, unfinished: set[str], now: float) -> Ended:
         cancelled, over = self.book.gone(unfinished)
         if not cancelled and not over:
             return Ended((), ())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from sqlalchemy import Select, func, insert, or_, select, tuple_, update
+from sqlalchemy import Select, Update, func, insert, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger import events
@@ -228,19 +228,8 @@ def claim_launch(session: Session, lease_id: int, epoch: int) -> bool:
         Whether it may be launched now: the lease is open, and no writer of this epoch or a later
         one has taken it on.
     """
-    return bool(
-        changed(
-            session,
-            update(LeaseRow)
-            .where(
-                LeaseRow.id == lease_id,
-                LeaseRow.released_at.is_(None),
-                or_(LeaseRow.launch_epoch.is_(None), LeaseRow.launch_epoch < epoch),
-            )
-            .values(launch_epoch=epoch)
-            .execution_options(synchronize_session=False),
-        )
-    )
+    unclaimed = or_(LeaseRow.launch_epoch.is_(None), LeaseRow.launch_epoch < epoch)
+    return bool(changed(session, _if_open(lease_id).where(unclaimed).values(launch_epoch=epoch)))
 
 
 def warned(session: Session, lease_id: int, at: float) -> bool:
@@ -249,19 +238,8 @@ def warned(session: Session, lease_id: int, at: float) -> bool:
     Returns:
         Whether this is the first time, so that the notice is given once.
     """
-    return bool(
-        changed(
-            session,
-            update(LeaseRow)
-            .where(
-                LeaseRow.id == lease_id,
-                LeaseRow.released_at.is_(None),
-                LeaseRow.warned_at.is_(None),
-            )
-            .values(warned_at=at)
-            .execution_options(synchronize_session=False),
-        )
-    )
+    first = _if_open(lease_id).where(LeaseRow.warned_at.is_(None)).values(warned_at=at)
+    return bool(changed(session, first))
 
 
 def open_leases(session: Session) -> Sequence[LeaseRecord]:
@@ -358,10 +336,7 @@ def _end(
     at = max(at, found.started_at)
     ended = changed(
         session,
-        update(LeaseRow)
-        .where(LeaseRow.id == lease_id, LeaseRow.released_at.is_(None))
-        .values(released_at=at, release_reason=reason, void=kind == "requeued")
-        .execution_options(synchronize_session=False),
+        _if_open(lease_id).values(released_at=at, release_reason=reason, void=kind == "requeued"),
     )
     if not ended:
         return False
@@ -387,6 +362,15 @@ def _end(
         },
     )
     return True
+
+
+def _if_open(lease_id: int) -> Update:
+    """A change to a lease that holds only while nobody has released it."""
+    return (
+        update(LeaseRow)
+        .where(LeaseRow.id == lease_id, LeaseRow.released_at.is_(None))
+        .execution_options(synchronize_session=False)
+    )
 
 
 def _records() -> Select[Any]:
