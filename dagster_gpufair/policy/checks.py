@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
+from dagster_gpufair.policy.cron import cron_trouble
 from dagster_gpufair.policy.models import KINDS, Grant, Policy, Pool, Project, Team, Window
 from dagster_gpufair.policy.problems import Problem, dotted, shown, unknown
 from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
@@ -76,9 +77,6 @@ def _teams(policy: Policy) -> Iterator[Problem]:
         for project, its in team.projects.items():
             yield from _known_pools(policy, ("teams", name, "projects", project), its)
         yield from _team_tiers(policy, name, team)
-        why = _never_runs(policy, name, team)
-        if why:
-            yield Problem(dotted("teams", name), f"can never run anything: {why}")
 
 
 def _known_pools(
@@ -100,27 +98,6 @@ def _team_tiers(policy: Policy, name: str, team: Team) -> Iterator[Problem]:
             if "tiers" not in team.model_fields_set:
                 message += "; it is there by default, so list the team's tiers"
             yield Problem(path, message)
-
-
-def _never_runs(policy: Policy, name: str, team: Team) -> str | None:
-    """Why no request of the team could ever start, and the mend; None if one could."""
-    tiers = [policy.tiers[tier] for tier in team.tiers if tier in policy.tiers]
-    given = {grant.team for grant in policy.grants} | {window.team for window in policy.windows}
-    if (
-        any(team.quota.values())
-        or name in given
-        or not tiers
-        or any(tier.may_preempt for tier in tiers)
-    ):
-        return None
-    if policy.borrowing.mode == "off":
-        return "it has no quota, and borrowing is off; give it a quota, or set borrowing.mode: auto"
-    may_borrow = policy.borrowing.tiers
-    if may_borrow != "all" and not set(may_borrow) & set(team.tiers):
-        return "it has no quota, and borrowing.tiers has none of its tiers; add one, or a quota"
-    if policy.pools and all(team.borrow_limit.get(pool) == 0 for pool in policy.pools):
-        return "it has no quota, and its borrow_limit is 0 in every pool; give it one of the two"
-    return None
 
 
 def _code_locations(policy: Policy) -> Iterator[Problem]:
@@ -260,9 +237,9 @@ def _window_times(path: str, window: Window) -> Iterator[Problem]:
     ]
     if given not in ([True, True, False, False], [False, False, True, True]):
         yield Problem(path, "needs from and until, or cron and duration")
-    if window.cron is not None and len(window.cron.split()) != 5:
-        message = "has five fields: minute, hour, day, month, weekday, such as '0 20 * * 1-5'"
-        yield Problem(f"{path}.cron", f"{shown(window.cron)}: a cron schedule {message}")
+    trouble = None if window.cron is None else cron_trouble(window.cron)
+    if trouble:
+        yield Problem(f"{path}.cron", trouble)
     if window.duration == _NOTHING:
         yield Problem(f"{path}.duration", "must be longer than 0")
 

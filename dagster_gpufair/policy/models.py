@@ -89,16 +89,16 @@ class Ceilings(_Section):
 
 
 class Project(_Section):
-    """A key project's own part of its team's quota."""
+    """A key project's own part of its team's quota. Without a quota it is one with its team."""
 
     quota: dict[str, Gpus] = {}
     """GPUs per pool that the project is sure of, out of its team's quota."""
     borrow_limit: dict[str, Gpus] = {}
-    """GPUs per pool above its quota; unlimited where it is absent, 0 may not borrow."""
+    """GPUs per pool above its quota, its team's included; unlimited where it is absent."""
     lend_limit: dict[str, Gpus] = {}
     """How much of its idle quota others may use; all where it is absent, 0 lends nothing."""
     weight: Weight = 1.0
-    """Its share of the surplus among those who want it."""
+    """Its share of the team's surplus; the rest of the team has a weight of 1."""
 
 
 class Team(_Section):
@@ -193,10 +193,12 @@ class FairShare(_Section):
 
 
 class Backfill(_Section):
-    """Whether smaller work may pass a reservation, and after how long a borrower gets one."""
+    """Whether other work may pass a reservation, and after how long a borrower gets one."""
 
     enabled: bool = True
+    """Whether others may start where GPUs are kept for a request, if that does not delay it."""
     reserve_after: Duration = Field(default="30m", validate_default=True)
+    """How long a borrower's request waits before GPUs are kept for it."""
 
 
 class FastLane(_Section):
@@ -224,7 +226,7 @@ class Grant(_Section):
 
 
 class Window(_Section):
-    """Capacity held for a team: once from a start to an end, or by a cron schedule."""
+    """More quota for a team, lent to nobody: once from a start to an end, or by a cron schedule."""
 
     team: str
     pool: str
@@ -232,7 +234,7 @@ class Window(_Section):
     start: Moment | None = Field(default=None, alias="from")
     until: Moment | None = None
     cron: str | None = None
-    """When it starts each time, in five fields: minute, hour, day, month, weekday."""
+    """When it starts each time, in UTC, in five fields: minute, hour, day, month, weekday."""
     duration: Duration | None = None
     """How long it lasts each time."""
 
@@ -269,7 +271,7 @@ class Policy(_Section):
     grants: list[Grant] = []
     """Extra quotas for a time."""
     windows: list[Window] = []
-    """Capacity held for a team at certain times."""
+    """Extra quotas at certain times, lent to nobody."""
 
     @field_validator("tiers", mode="before")
     @classmethod

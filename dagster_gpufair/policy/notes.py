@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Set
 
-from dagster_gpufair.policy.models import Backfill, Policy, Reclaim, Team
-from dagster_gpufair.policy.problems import Problem, dotted
-from dagster_gpufair.policy.quantities import format_gpus
+from dagster_gpufair.policy.access import Access
+from dagster_gpufair.policy.models import Policy, Project, Reclaim, Team
+from dagster_gpufair.policy.overlaps import overlaps
+from dagster_gpufair.policy.problems import Problem, dotted, listed
+from dagster_gpufair.policy.quantities import format_gpus, format_moment
+
+_Notes = Iterator[tuple[str, str]]
+"""Paths with what is worth knowing there."""
 
 
-def notes_of(policy: Policy) -> list[Problem]:
-    """What is worth knowing about a sound policy: above all, what it sets that does not act yet."""
+def notes_of(policy: Policy, now: float | None = None) -> list[Problem]:
+    """What is worth knowing about a sound policy: above all, what it sets that does not act yet.
+
+    ``now`` is when, in seconds since the epoch: by default the present. What is over then counts
+    no more.
+    """
     notes = [
-        Problem(path, f"accepted, not acted on in this version: {message}", "note")
+        (path, f"accepted, not acted on in this version: {message}")
         for places, message in _NOT_YET
         for path in places(policy)
     ]
-    for name, team in policy.teams.items():
-        for pool, lent in team.lend_limit.items():
-            if lent > team.quota.get(pool, 0):
-                quota = format_gpus(team.quota.get(pool, 0))
-                message = f"{format_gpus(lent)} is above the quota ({quota}): it lends all of that"
-                notes.append(Problem(dotted("teams", name, "lend_limit", pool), message, "note"))
-    return notes
+    for rule in (_limits, _access, _lanes):
+        notes += rule(policy)
+    notes += _overlaps(policy, time.time() if now is None else now)
+    return [Problem(path, message, "note") for path, message in notes]
 
 
 def _when(path: str, is_set: Callable[[Policy], object]) -> Callable[[Policy], Iterable[str]]:
@@ -30,38 +37,100 @@ def _when(path: str, is_set: Callable[[Policy], object]) -> Callable[[Policy], I
 
 
 def _of_teams(key: str, is_set: Callable[[Team], object]) -> Callable[[Policy], Iterable[str]]:
-    return lambda policy: [dotted("teams", n, key) for n, t in policy.teams.items() if is_set(t)]
+    return lambda policy: [
+        f"{dotted('teams', name)}.{key}" for name, team in policy.teams.items() if is_set(team)
+    ]
 
 
 # One row for each setting that is read and checked and does nothing else so far.
 _NOT_YET: tuple[tuple[Callable[[Policy], Iterable[str]], str], ...] = (
     (
-        _of_teams(
-            "projects", lambda team: any(any(p.quota.values()) for p in team.projects.values())
-        ),
-        "projects share their team's quota as they come",
-    ),
-    (
-        _of_teams("ceilings", lambda team: team.ceilings.model_dump(exclude_none=True)),
-        "only GPUs are limited",
+        _of_teams("ceilings.storage_gib", lambda team: team.ceilings.storage_gib is not None),
+        "runs do not declare their storage",
     ),
     (
         _when("borrowing.max_duration", lambda policy: policy.borrowing.max_duration is not None),
-        "GPUs are borrowed until the run ends",
+        "no running work is stopped yet, so GPUs are borrowed until the run ends",
     ),
     (
         _when("preemption.mode", lambda policy: policy.preemption.mode != "off"),
-        "it counts as off, and no running work is stopped",
+        "it counts as off, since no running work is stopped yet",
     ),
     (
         _when("reclaim", lambda policy: policy.reclaim != Reclaim()),
         "nothing watches for idle GPUs",
     ),
-    (
-        _when("backfill", lambda policy: policy.backfill != Backfill()),
-        "no GPUs are kept for a request that waits for many, and smaller ones pass it",
-    ),
-    (_when("fast_lane", lambda policy: policy.fast_lane), "no GPUs are kept for small requests"),
-    (_when("grants", lambda policy: policy.grants), "quotas stay as they are"),
-    (_when("windows", lambda policy: policy.windows), "nothing is held for them"),
 )
+
+
+def _limits(policy: Policy) -> _Notes:
+    """Limits that limit nothing."""
+    access = Access(policy)
+    granted = {(grant.team, grant.project, grant.pool) for grant in policy.grants}
+    for name, team in policy.teams.items():
+        added_to = {pool for pool in policy.pools if access.is_given(name, pool)}
+        yield from _lend_limits(("teams", name), team, added_to)
+        for project, its in team.projects.items():
+            path = ("teams", name, "projects", project)
+            added_to = {pool for pool in policy.pools if (name, project, pool) in granted}
+            alone = added_to | {pool for pool, quota in its.quota.items() if quota}
+            for key in ("borrow_limit", "lend_limit"):
+                for pool in getattr(its, key):
+                    if pool not in alone:
+                        message = "limits nothing: without a quota there it is one with its team"
+                        yield dotted(*path, key, pool), message
+            yield from _lend_limits(path, its, added_to | (policy.pools.keys() - alone))
+
+
+def _lend_limits(path: tuple[str, ...], account: Team | Project, but_in: Set[str]) -> _Notes:
+    for pool, lent in account.lend_limit.items():
+        quota = account.quota.get(pool, 0)
+        if lent > quota and pool not in but_in:
+            message = f"{format_gpus(lent)} is above the quota ({format_gpus(quota)})"
+            yield dotted(*path, "lend_limit", pool), f"{message}: it lends all of that"
+
+
+def _access(policy: Policy) -> _Notes:
+    """Teams that can run nothing, and GPUs that a ceiling cannot count."""
+    access = Access(policy)
+    for name, team in policy.teams.items():
+        pools = [pool for pool in policy.pools if access.may_use(name, pool)]
+        if not pools:
+            why = _why_nothing(policy, access, name)
+            yield dotted("teams", name), f"can run nothing so far: {why}"
+        unknown = [pool for pool in pools if policy.pools[pool].gpu_memory_gib is None]
+        if team.ceilings.gpu_memory_gib is not None and unknown:
+            message = f"counts no GPUs of {listed(unknown)}: no gpu_memory_gib is written there"
+            yield dotted("teams", name, "ceilings", "gpu_memory_gib"), message
+
+
+def _why_nothing(policy: Policy, access: Access, team: str) -> str:
+    if policy.borrowing.mode == "off":
+        return "it has no quota, and borrowing is off; give it a quota, or set borrowing.mode: auto"
+    if not access.has_tiers_that_borrow(team):
+        return "it has no quota, and borrowing.tiers has none of its tiers; add one, or a quota"
+    return "it has no quota, and its borrow_limit is 0 in every pool; give it one of the two"
+
+
+def _lanes(policy: Policy) -> _Notes:
+    """Fast lanes in GPUs that quotas have promised for any work."""
+    for pool, lane in policy.fast_lane.items():
+        quotas = sum(team.quota.get(pool, 0) for team in policy.teams.values())
+        excess = lane.gpus + quotas - policy.pools[pool].capacity
+        if excess > 0:
+            message = (
+                f"{format_gpus(lane.gpus)} beside quotas of {format_gpus(quotas)}, the pool has "
+                f"{format_gpus(policy.pools[pool].capacity)}: {format_gpus(excess)} of the quotas "
+                "can be had for small, short requests only"
+            )
+            yield dotted("fast_lane", pool, "gpus"), message
+
+
+def _overlaps(policy: Policy, now: float) -> _Notes:
+    for overlap in overlaps(policy, now):
+        has = format_gpus(policy.pools[overlap.pool].capacity)
+        message = (
+            f"at {format_moment(overlap.moment)}, quotas, grants and windows of {overlap.pool} are "
+            f"{format_gpus(overlap.gpus)} together, the pool has {has}: not all can be had at once"
+        )
+        yield overlap.path, message

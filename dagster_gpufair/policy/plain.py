@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
-from dagster_gpufair.policy.models import Policy, Team
-from dagster_gpufair.policy.quantities import format_duration, format_gpus
+from dagster_gpufair.policy.access import Access
+from dagster_gpufair.policy.models import Policy, Project, Team
+from dagster_gpufair.policy.quantities import format_duration, format_gpus, format_moment
 
 
 def sentences(policy: Policy) -> list[str]:
@@ -13,13 +15,18 @@ def sentences(policy: Policy) -> list[str]:
 
     Rules that do not act in this version are left out (`notes` names them).
     """
+    access = Access(policy)
     return [
         *_pools(policy),
-        *(said for name, team in policy.teams.items() for said in _team(policy, name, team)),
+        *(said for name in policy.teams for said in _team(policy, access, name)),
+        *_grants(policy),
+        *_windows(policy),
         *_tiers(policy),
         *_borrowing(policy),
         _order(policy),
-        "Running work is not stopped for other work.",
+        *_reservations(policy),
+        *_fast_lanes(policy),
+        _stopping(policy),
     ]
 
 
@@ -34,34 +41,96 @@ def _pools(policy: Policy) -> Iterator[str]:
         yield f"{name} has {format_gpus(pool.capacity)} GPUs{where}: {shared}."
 
 
-def _team(policy: Policy, name: str, team: Team) -> Iterator[str]:
+def _team(policy: Policy, access: Access, name: str) -> Iterator[str]:
+    team = policy.teams[name]
     for pool in policy.pools:
-        yield f"{name} {_share(policy, team, pool)}."
+        yield f"{name} {_share(policy, access, name, pool)}."
+        for project, its in team.projects.items():
+            if its.quota.get(pool):
+                yield f"{name}/{project} {_project_share(name, team, its, pool)}."
     tiers = f"may ask for the tier{_s(team.tiers)} {_listed(team.tiers)}"
     if team.code_locations:
         locations = f"the code location{_s(team.code_locations)} {_listed(team.code_locations)}"
         yield f"{name} owns the runs of {locations}, and {tiers}."
     else:
         yield f"{name} {tiers}."
+    yield from _ceilings(name, team)
 
 
-def _share(policy: Policy, team: Team, pool: str) -> str:
+def _share(policy: Policy, access: Access, name: str, pool: str) -> str:
+    team = policy.teams[name]
     quota = team.quota.get(pool, 0)
     limit = team.borrow_limit.get(pool)
-    borrows = policy.borrowing.mode != "off" and limit != 0
+    borrows = access.may_borrow(name, pool)
     if not quota:
-        if not borrows:
-            return f"may not use {pool}"
-        return f"is sure of no {pool}, may borrow {_idle(limit)}"
+        if borrows:
+            return f"is sure of no {pool}, may borrow {_idle(limit)}"
+        ways = ["by its grants and windows"] if access.is_given(name, pool) else []
+        urgent = access.urgent_tiers(name)
+        if urgent:
+            ways.append(f"for the tier{_s(urgent)} {_listed(urgent)}")
+        return f"may use {pool} only {' and '.join(ways)}" if ways else f"may not use {pool}"
     sure = f"is sure of {format_gpus(quota)} of {format_gpus(policy.pools[pool].capacity)} {pool}"
     more = "may not borrow" if not borrows else f"may borrow {_idle(limit)}"
     if limit and borrows:
         more = f"may borrow {format_gpus(limit)} more"
-    lent = team.lend_limit.get(pool, quota)
-    if policy.borrowing.mode == "off" or lent == 0:
-        return f"{sure}, {more}, lends nothing"
-    lends = "all it does not use" if lent >= quota else f"at most {format_gpus(lent)} of them"
-    return f"{sure}, {more}, lends {lends}"
+    lends = "lends nothing" if policy.borrowing.mode == "off" else _lends(team, pool)
+    return f"{sure}, {more}, {lends}"
+
+
+def _project_share(name: str, team: Team, project: Project, pool: str) -> str:
+    quota, limit = project.quota[pool], project.borrow_limit.get(pool)
+    sure = f"is sure of {format_gpus(quota)} of {name}'s {format_gpus(team.quota[pool])} {pool}"
+    more = f"may use {format_gpus(limit)} more" if limit else "may use no more"
+    if limit is None:
+        more = f"may use more as {name} may"
+    return f"{sure}, {more}, {_lends(project, pool)}"
+
+
+def _lends(account: Team | Project, pool: str) -> str:
+    quota = account.quota[pool]
+    lent = account.lend_limit.get(pool, quota)
+    if lent == 0:
+        return "lends nothing"
+    return f"lends {'all it does not use' if lent >= quota else f'at most {format_gpus(lent)} of them'}"
+
+
+def _ceilings(name: str, team: Team) -> Iterator[str]:
+    ceilings = team.ceilings
+    parts = []
+    if ceilings.cpus is not None:
+        parts.append(f"{ceilings.cpus:g} CPUs")
+    if ceilings.memory_gib is not None:
+        parts.append(f"{ceilings.memory_gib:g} GiB of memory")
+    if ceilings.gpu_memory_gib is not None:
+        parts.append(f"{ceilings.gpu_memory_gib:g} GiB of GPU memory")
+    if parts:
+        yield f"{name}'s runs that hold GPUs have at most {_listed(parts)} together."
+
+
+def _grants(policy: Policy) -> Iterator[str]:
+    for grant in policy.grants:
+        whose = grant.team if grant.project is None else f"{grant.team}/{grant.project}"
+        sure = f"{whose} is sure of {format_gpus(grant.gpus)} more {grant.pool}"
+        why = f"approved by {_one_line(grant.approved_by)}: {_one_line(grant.reason)}"
+        yield f"{sure} {_span(grant.start, grant.until)} ({why})."
+
+
+def _windows(policy: Policy) -> Iterator[str]:
+    for window in policy.windows:
+        sure = f"{window.team} is sure of {format_gpus(window.gpus)} more {window.pool}"
+        if window.start is not None and window.until is not None:
+            time = _span(window.start, window.until)
+        else:
+            lasts = format_duration(window.duration or 0)
+            time = f"for {lasts} from each '{_one_line(window.cron or '')}' (cron, UTC) on"
+        yield f"{sure} {time}, lent to nobody."
+    if policy.windows:
+        yield "Others' work that would reach into such a time starts only if enough is left for it."
+
+
+def _span(start: datetime, until: datetime) -> str:
+    return f"from {format_moment(start)} until {format_moment(until)}"
 
 
 def _idle(limit: int | None) -> str:
@@ -73,6 +142,13 @@ def _tiers(policy: Policy) -> Iterator[str]:
         within = tier.start_within
         promise = "" if within is None else f" and is to start within {format_duration(within)}"
         yield f"{name} counts {tier.points:g} points{promise}."
+    urgent = [name for name, tier in policy.tiers.items() if tier.may_preempt]
+    if urgent:
+        first, bound = ("goes", "is") if len(urgent) == 1 else ("go", "are")
+        yield (
+            f"{_listed(urgent)} {first} first, whichever team asks, and {bound} not bound by the rules "
+            "for borrowing."
+        )
 
 
 def _borrowing(policy: Policy) -> Iterator[str]:
@@ -97,6 +173,40 @@ def _borrowing(policy: Policy) -> Iterator[str]:
 def _order(policy: Policy) -> str:
     wait = policy.ordering.wait_points_per_hour
     return f"Each hour of waiting counts {wait:g} points; more points come first."
+
+
+def _reservations(policy: Policy) -> Iterator[str]:
+    after = format_duration(policy.backfill.reserve_after)
+    yield (
+        "In each pool, GPUs are kept for the first request that a quota covers and that finds no room, "
+        f"and for the first borrower's that has waited {after}."
+    )
+    if policy.backfill.enabled:
+        yield "Others may pass it on what it does not need, or gets back in time."
+    else:
+        yield "Nothing passes it there."
+
+
+def _fast_lanes(policy: Policy) -> Iterator[str]:
+    for pool, lane in policy.fast_lane.items():
+        has = format_gpus(policy.pools[pool].capacity)
+        most = (
+            f"at most {format_gpus(lane.max_gpus)} of them and {format_duration(lane.max_duration)}"
+        )
+        yield f"{format_gpus(lane.gpus)} of {has} {pool} are kept free for requests of {most}."
+
+
+def _stopping(policy: Policy) -> str:
+    never, mode = "Running work is not stopped for other work", policy.preemption.mode
+    return (
+        f"{never}."
+        if mode == "off"
+        else f"{never} in this version, though preemption.mode is {mode}."
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _count(number: int, what: str) -> str:

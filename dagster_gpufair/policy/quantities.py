@@ -134,6 +134,13 @@ def parse_moment(value: Any) -> datetime:
     return moment
 
 
+def format_moment(value: datetime | float) -> str:
+    """``2026-06-01 12:00 UTC``, of a moment or of seconds since the epoch; seconds only if any."""
+    moment = value if isinstance(value, datetime) else datetime.fromtimestamp(value, timezone.utc)
+    moment = moment.astimezone(timezone.utc).replace(tzinfo=None)
+    return f"{moment.isoformat(' ', 'seconds' if moment.second else 'minutes')} UTC"
+
+
 Gpus = Annotated[
     int,
     BeforeValidator(parse_gpus),

@@ -75,18 +75,6 @@ CONTRADICTIONS = [
         "teams.nlp.projects: quota of t4",
         "a 1, the team has 0; lower it by 1",
     ),
-    # teams that could never run anything
-    ("borrowing: {mode: off}\nteams: {nlp: {}}", "teams.nlp", "set borrowing.mode: auto"),
-    (
-        "teams: {nlp: {borrow_limit: {h100: 0, t4: 0}}}",
-        "teams.nlp",
-        "its borrow_limit is 0 in every pool",
-    ),
-    (
-        "borrowing: {tiers: [milestone]}\nteams: {nlp: {}}",
-        "teams.nlp",
-        "borrowing.tiers has none of its tiers",
-    ),
     # tiers
     ("tiers: {critical: {preemptible: always}}", "tiers.critical.preemptible", "must be never"),
     ("tiers: {standard: {may_preempt: true}}", "tiers.standard.preemptible", "not 'borrowed'"),
@@ -141,9 +129,10 @@ def test_a_contradiction_is_named_with_its_mend(text, path, message, errors_in, 
         "teams: {nlp: {borrow_limit: {h100: 0}}}",
         # An emergency team needs neither quota nor borrowing.
         "borrowing: {mode: off}\nteams: {ops: {tiers: [critical]}}",
-        # It has GPUs at times.
-        "borrowing: {mode: off}\nteams: {nlp: {}}\n"
-        "windows: [{team: nlp, pool: h100, gpus: 8, cron: 0 20 * * *, duration: 8h}]",
+        # A team may be there before its quota is.
+        "borrowing: {mode: off}\nteams: {nlp: {}}",
+        # Quotas, grants and windows may be more than the pool for a time.
+        "windows: [{team: nlp, pool: h100, gpus: 16, cron: 0 20 * * *, duration: 8h}]",
         # All of a pool, to the thousandth.
         "teams: {a: {quota: {t4: 15.9}}, b: {quota: {t4: 0.1}}}",
         "teams: {nlp: {code_locations: [a, b]}, vision: {code_locations: [c]}}",
@@ -203,7 +192,6 @@ def test_a_grant_that_cannot_be(change, path, message, errors_in, with_pools):
             "needs from and until, or cron and duration",
         ),
         ("from: 2026-06-02T00:00:00Z, until: 2026-06-01T00:00:00Z", "is not after from"),
-        ("cron: nightly, duration: 8h", "'nightly': a cron schedule has five fields"),
         ("cron: 0 20 * * 1-5, duration: 0", "must be longer than 0"),
     ],
 )
@@ -216,6 +204,56 @@ def test_a_window_is_once_or_again_and_again(times, message, errors_in, with_poo
     else:
         [(_, said)] = found
         assert message in said
+
+
+NO_SCHEDULES = [
+    ("nightly", "'nightly': a cron schedule has five fields: minute, hour, day, month, weekday,"),
+    ("@daily", "'@daily': a cron schedule has five fields"),
+    ("0 0 20 * * 1", "'0 0 20 * * 1': a cron schedule has five fields"),
+    ("", "'': a cron schedule has five fields"),
+    (
+        "60 20 * * *",
+        "'60' is no minute; it takes 0-59, alone, as a list (1,3), a range (1-5) or a step",
+    ),
+    ("0 24 * * *", "'24' is no hour; it takes 0-23"),
+    ("0 20 32 * *", "'32' is no day; it takes 1-31"),
+    ("0 20 0 * *", "'0' is no day"),
+    ("0 20 * 13 *", "'13' is no month"),
+    ("0 20 * * 5-1", "'5-1' is no weekday; it takes 0-7 (0 and 7 are Sunday)"),
+    ("0 20 * * workdays", "'workdays' is no weekday"),
+    ("*/0 * * * *", "'*/0' is no minute"),
+    (f"{'9' * 5000} * * * *", "9... is no minute"),
+    ("0 0 31 2 *", "'0 0 31 2 *' never comes: there is no such day"),
+    ("0 0 31 2,4,6 *", "never comes"),
+    # Readable field by field: the last Monday of a month is never its 1st or its 21st.
+    ("0 0 */20 * 1L", "never comes"),
+]
+
+
+@pytest.mark.parametrize(
+    ("cron", "message"), NO_SCHEDULES, ids=[row[0][:20] for row in NO_SCHEDULES]
+)
+def test_a_schedule_that_cannot_be_followed(cron, message, errors_in, with_pools):
+    text = f"windows: [{{team: nlp, pool: h100, gpus: 2, cron: '{cron}', duration: 8h}}]"
+    [(where, said)] = errors_in(with_pools(text))
+    assert where == "windows[0].cron"
+    assert message in said
+
+
+@pytest.mark.parametrize(
+    "cron",
+    [
+        "* * * * *",
+        "*/15 8-18 * * mon-fri",
+        "0 0 L * *",
+        "0 0 29 2 *",
+        "30 6 1,15 jan,jul *",
+        "0 9 * * 7",
+    ],
+)
+def test_a_schedule_that_can_be_followed(cron, errors_in, with_pools):
+    text = f"windows: [{{team: nlp, pool: h100, gpus: 2, cron: '{cron}', duration: 8h}}]"
+    assert errors_in(with_pools(text)) == []
 
 
 def test_a_sound_policy_has_no_problems(with_pools):

@@ -15,6 +15,7 @@ from dagster_gpufair.policy import (
     sentences,
     starter_text,
 )
+from dagster_gpufair.policy.in_force import held, upcoming
 
 _WORDS = sorted(
     {
@@ -90,6 +91,28 @@ def test_any_values(values):
 def test_any_values_in_a_sound_policy(sections):
     sound = {"pools": {"h100": {"gpus": 8}}, "teams": {"nlp": {"quota": {"h100": 8}}}}
     _is_a_policy_or_an_error(yaml.safe_dump({**sound, **sections}))
+
+
+@given(
+    st.one_of(
+        st.lists(st.text("0123456789*/,-#lw", min_size=1, max_size=5), min_size=5, max_size=5),
+        st.lists(
+            st.sampled_from(["*", "0", "*/20", "29", "31", "2", "1L", "L"]), min_size=5, max_size=5
+        ),
+    ),
+    st.floats(0, 250_000_000_000),
+)
+def test_any_cron_schedule(fields, now):
+    window = {"team": "nlp", "pool": "h100", "gpus": 5, "cron": " ".join(fields), "duration": "9h"}
+    pools, teams = {"h100": {"gpus": 8}}, {"nlp": {"quota": {"h100": 4}}}
+    try:
+        policy = policy_from({"pools": pools, "teams": teams, "windows": [window]})
+    except PolicyError as error:
+        assert str(error)
+    else:
+        assert all(each.start > now for each in upcoming(policy, now))
+        assert sentences(policy)
+        assert notes_of(policy, now) or not held(policy, now)
 
 
 @given(st.data())
