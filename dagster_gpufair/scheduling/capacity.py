@@ -2,55 +2,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
+from copy import copy
 
-from dagster_gpufair.policy.models import Pool
-from dagster_gpufair.scheduling.model import Lease
-from dagster_gpufair.scheduling.shape import Nodes
+from dagster_gpufair.policy.models import FastLane, Pool
+from dagster_gpufair.policy.quantities import ONE_GPU
+from dagster_gpufair.scheduling.model import Lease, Promise
+from dagster_gpufair.scheduling.shape import Limits, Nodes
+
+UNNAMED = ""
+"""The one node that a pool without nodes counts as: only its cards have a shape."""
 
 
 class Room:
-    """The free GPUs of one pool: what its ready nodes have, less what is used on them.
+    """The free GPUs of one pool: what its ready nodes have, less what is used and promised there.
 
-    Cordoned nodes take nothing new and count for nothing here. Use above what a pool has (it shrank)
-    leaves less than nothing free. In a pool without nodes, shape does not matter.
+    ``idle`` is what no lease uses, ``free`` what nothing is promised of besides. Cordoned nodes take
+    nothing new and count for nothing here. Use above what a pool has (it shrank) leaves less than
+    nothing free.
+
+    A promise is fulfilled by the GPUs of its node that leases under notice will leave, and only for the
+    rest by some that are free already.
     """
 
-    def __init__(self, pool: Pool, leases: Iterable[Lease], cordoned: frozenset[str]) -> None:
-        self.nodes: Nodes | None = None
-        if pool.nodes is None:
-            self.ready = pool.capacity
-            self.free = self.ready - sum(lease.gpus for lease in leases)
-            return
-        left = {node: size for node, size in pool.nodes.items() if node not in cordoned}
-        self.ready = sum(left.values())
-        unnamed = []
+    def __init__(
+        self,
+        pool: Pool,
+        leases: Iterable[Lease],
+        cordoned: frozenset[str] = frozenset(),
+        lane: FastLane | None = None,
+    ) -> None:
+        self.named = pool.nodes is not None
+        sizes = pool.nodes if pool.nodes is not None else {UNNAMED: pool.capacity}
+        ready = {node: size for node, size in sizes.items() if node not in cordoned}
+        self.nodes = Nodes(sizes, ready)
+        self.lane = lane
+        self.ready = self.idle = self.free = sum(ready.values())
+        self._lane_use = 0
+        self._promised: dict[str, int] = {}
+        self._leaving: dict[str, int] = {}
+        self._where: dict[str, Mapping[str, int]] = {}
+        unplaced = []
         for lease in leases:
-            if not lease.nodes:
-                unnamed.append(lease)
-            for node, gpus in lease.nodes.items():
-                if node in left:
-                    left[node] -= gpus
-        self.free = sum(left.values())
-        self.nodes = Nodes(pool.nodes, left)
-        for lease in sorted(unnamed, key=lambda lease: (lease.started, lease.id)):
-            self.take(lease.gpus, self.nodes.likely(lease.gpus))
+            if self.named and not lease.nodes:
+                unplaced.append(lease)
+            else:
+                self.hold(lease, lease.nodes if self.named else {UNNAMED: lease.gpus})
+        for lease in sorted(unplaced, key=lambda lease: (lease.started, lease.id)):
+            self.hold(lease, self.nodes.likely(lease.gpus))
 
-    def place(self, gpus: int, per_node: int | None) -> Mapping[str, int] | None:
-        """The nodes such a request would get (none in a pool without), or None if it does not fit."""
+    def copy(self) -> Room:
+        """The same, to try something on."""
+        other = copy(self)
+        other.nodes = self.nodes.copy()
+        other._promised, other._leaving = dict(self._promised), dict(self._leaving)
+        other._where = dict(self._where)
+        return other
+
+    def where(self, lease: Lease) -> Mapping[str, int]:
+        """The GPUs of a lease on the ready nodes."""
+        return self._where.get(lease.id, {})
+
+    def place(
+        self, gpus: int, per_node: int | None, limits: Limits | None = None
+    ) -> dict[str, int] | None:
+        """The nodes such a request would get, or None if it does not fit."""
         if gpus > self.free:
             return None
-        return {} if self.nodes is None else self.nodes.place(gpus, per_node)
+        return self.nodes.place(gpus, per_node if self.named else None, limits)
 
-    def surely_fits(self) -> int:
-        """A size that fits on one node, like any smaller one."""
-        if self.nodes is None:
-            return self.free
-        most = self.nodes.by_free[-1][0] if self.nodes.by_free else 0
-        return min(self.free, most)
+    def said(self, nodes: Mapping[str, int]) -> Mapping[str, int]:
+        """Nodes as they are told: none in a pool without nodes."""
+        return nodes if self.named else {}
 
-    def take(self, gpus: int, nodes: Mapping[str, int]) -> None:
-        """Use so many GPUs, on these nodes."""
+    def hold(self, lease: Lease, nodes: Mapping[str, int]) -> None:
+        """A lease uses GPUs on these nodes."""
+        here = {node: part for node, part in nodes.items() if node in self.nodes.free and part}
+        self._where[lease.id] = here
+        self.nodes.take(here)
+        gpus = sum(here.values())
+        self.idle -= gpus
         self.free -= gpus
-        if self.nodes is not None:
-            self.nodes.take(nodes)
+        if self.in_lane(lease.gpus, lease.max_duration):
+            self._lane_use += lease.gpus
+        if lease.notice_until is not None:
+            self.leave(lease)
+
+    def end(self, lease: Lease) -> None:
+        """The lease ends, and frees what it used."""
+        here = self._where.pop(lease.id, {})
+        if lease.notice_until is not None:
+            self._keep(here, self._leaving, -1)
+        self.nodes.give(here)
+        gpus = sum(here.values())
+        self.idle += gpus
+        self.free += gpus
+        if self.in_lane(lease.gpus, lease.max_duration):
+            self._lane_use -= lease.gpus
+
+    def leave(self, lease: Lease) -> None:
+        """The lease was given notice: what it uses goes to what is promised on its nodes."""
+        self._keep(self.where(lease), self._leaving, 1)
+
+    def promise(self, nodes: Mapping[str, int]) -> None:
+        """Keep these GPUs."""
+        self._keep(nodes, self._promised, 1)
+
+    def unpromise(self, nodes: Mapping[str, int]) -> None:
+        """Keep them no more."""
+        self._keep(nodes, self._promised, -1)
+
+    def block(self, nodes: Mapping[str, int]) -> None:
+        """Take these GPUs, whoever uses them now."""
+        self.nodes.take(nodes)
+        self.free -= sum(nodes.values())
+
+    def unblock(self, nodes: Mapping[str, int]) -> None:
+        """Free them again."""
+        self.nodes.give(nodes)
+        self.free += sum(nodes.values())
+
+    def promised_nodes(self, promise: Promise) -> dict[str, int]:
+        """Where a promise is."""
+        return dict(promise.nodes) if self.named else {UNNAMED: promise.gpus}
+
+    def could_keep(self, nodes: Mapping[str, int]) -> bool:
+        """Whether these GPUs will be there once all that is under notice has left, beside other promises."""
+        free, promised, leaving = self.nodes.free, self._promised, self._leaving
+        return all(
+            node in free
+            and promised.get(node, 0) + part <= free[node] + self._kept(node) + leaving.get(node, 0)
+            for node, part in nodes.items()
+        )
+
+    def has_idle(self, nodes: Mapping[str, int]) -> bool:
+        """Whether no lease uses these GPUs any more."""
+        return all(self.nodes.free[node] + self._kept(node) >= part for node, part in nodes.items())
+
+    def could_place(self, gpus: int, per_node: int | None) -> bool:
+        """Whether what no lease uses, promised or not, has the shape."""
+        kept = {node: part for node in self._promised if (part := self._kept(node))}
+        nodes = self.nodes
+        if kept:
+            nodes = nodes.copy()
+            nodes.give(kept)
+        return nodes.place(gpus, per_node if self.named else None) is not None
+
+    def in_lane(self, gpus: int, max_duration: float | None) -> bool:
+        """Whether the fast lane is for requests of this size and length."""
+        lane = self.lane
+        return (
+            lane is not None
+            and gpus <= lane.max_gpus
+            and max_duration is not None
+            and max_duration <= lane.max_duration.total_seconds()
+        )
+
+    @property
+    def lane_left(self) -> int:
+        """What is free in the fast lane. What it is for counts as in it, as far as it has room."""
+        return max(0, self.lane.gpus - self._lane_use) if self.lane is not None else 0
+
+    def surely_fits(self, kept_nodes: Set[str]) -> int:
+        """A size that fits on one node that is not kept, like any smaller one that is whole."""
+        for free, node in reversed(self.nodes.by_free):
+            if node in kept_nodes:
+                continue
+            whole = free // ONE_GPU * ONE_GPU
+            while whole > 0 and not self.nodes.fits(node, whole):
+                whole -= ONE_GPU
+            return max(0, whole)
+        return 0
+
+    def _kept(self, node: str) -> int:
+        return max(0, self._promised.get(node, 0) - self._leaving.get(node, 0))
+
+    def _keep(self, nodes: Mapping[str, int], what: dict[str, int], sign: int) -> None:
+        """Change what is promised or leaving on some nodes, and with it what is kept of the free GPUs."""
+        for node, part in nodes.items():
+            before = self._kept(node)
+            what[node] = what.get(node, 0) + sign * part
+            after = self._kept(node)
+            if before != after:
+                if before:
+                    self.nodes.give({node: before})
+                if after:
+                    self.nodes.take({node: after})
+                self.free += before - after

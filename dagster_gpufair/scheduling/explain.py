@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling import wording
-from dagster_gpufair.scheduling.accounts import account_of
 from dagster_gpufair.scheduling.model import Request, State
 from dagster_gpufair.scheduling.order import PREEMPTIONS_COUNTED, Standing
 from dagster_gpufair.scheduling.snapshot import Snapshot
 
-COMPARED = ("class", "saturation", "sum", "submitted", "id")
+COMPARED = ("class", "saturation", "inside", "sum", "submitted", "id")
 """The names of what `Standing.key` compares, in order."""
 
 
@@ -44,9 +43,7 @@ def explain(
 ) -> Comparison:
     """Compare two requests as they stand in a pool now, by the least that each accepts."""
     snapshot = Snapshot(policy, state, now)
-    one, other = (
-        snapshot.accounts.holding(account_of(request), pool) for request in (first, second)
-    )
+    one, other = (snapshot.accounts.holding(request, pool) for request in (first, second))
     uses = dict.fromkeys(wording.used(holding) for holding in (one, other))
     shares = dict.fromkeys(wording.had_of_late(holding) for holding in (one, other))
     rules = policy.ordering
@@ -56,6 +53,7 @@ def explain(
         notes={
             "class": "; ".join(uses),
             "saturation": "borrowed, and one GPU more, by effective weight",
+            "inside": "the same for their accounts inside the team",
             "wait": f"{rules.wait_points_per_hour:g} points an hour",
             "share": "; ".join(shares),
             "preempted": f"{rules.preempted_points:g} a time, up to {PREEMPTIONS_COUNTED} times",
@@ -71,8 +69,9 @@ def compare(
     """Compare two standings, such as one of a start that was recorded and one of now."""
     notes = notes or {}
     pairs: list[tuple[str, float | str, float | str]] = [
-        ("class", first.class_.label, second.class_.label),
+        ("class", first.class_.words, second.class_.words),
         ("saturation", first.saturation, second.saturation),
+        *([("inside", first.inside, second.inside)] if first.inside or second.inside else []),
         *zip(first.points._fields, first.points, second.points, strict=True),
         ("sum", first.points.score, second.points.score),
         ("submitted", first.submitted, second.submitted),

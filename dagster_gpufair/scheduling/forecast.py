@@ -1,33 +1,49 @@
-"""About when what waits will start, as far as that follows from what is bounded."""
+"""About when what waits will start, as far as that follows from what is bounded, or usual."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.scheduling.model import State
+from dagster_gpufair.scheduling.model import Lease, State
 from dagster_gpufair.scheduling.plan import plan
 
 STEPS = 25
 
 
-def forecast(policy: Policy, state: State, now: float, steps: int = STEPS) -> dict[str, float]:
-    """When each request starts, by its id, if leases end at their bounds and nobody else comes.
+def forecast(
+    policy: Policy,
+    state: State,
+    now: float,
+    steps: int = STEPS,
+    usual_ends: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """When each request starts, by its id, if leases end when expected and nobody else comes.
 
-    Bounded leases are ended one after another and the decision is asked again at each of these
-    moments, at most ``steps`` times. A request that nothing bounded makes room for has no time, nor
-    has one that is blocked from outside. Leases often end before their bound, so that the times are
-    rather too late than too early.
+    A lease is expected to end when work like it usually has (``usual_ends``, by lease id), else at its
+    bound. One after another they are ended, and the decision is asked again at each of these moments, at
+    most ``steps`` times. A request that nothing makes room for has no time, nor has one that is blocked
+    from outside. By bounds alone the times are rather too late than too early.
     """
+    grace = policy.preemption.grace.total_seconds()
+    usual_ends = usual_ends or {}
+
+    def ends(lease: Lease) -> float | None:
+        usual = usual_ends.get(lease.id)
+        if usual is None or usual <= now:
+            return lease.ends
+        return usual if lease.ends is None else min(usual, lease.ends)
+
     starts_at: dict[str, float] = {}
     for _ in range(steps):
-        starts = plan(policy, state, now).starts
-        starts_at |= {start.request.id: now for start in starts}
-        state = state.after(starts, now)
-        ends = [lease.ends for lease in state.leases if lease.ends is not None]
-        if not state.requests or not ends:
+        decided = plan(policy, state, now)
+        starts_at |= {start.request.id: now for start in decided.starts}
+        state = state.following(decided, now, grace)
+        to_come = [end for lease in state.leases if (end := ends(lease)) is not None]
+        if not state.requests or not to_come:
             break
-        now = max(now, min(ends))
-        held = [lease for lease in state.leases if lease.ends is None or lease.ends > now]
+        now = max(now, min(to_come))
+        held = [lease for lease in state.leases if (end := ends(lease)) is None or end > now]
         state = replace(state, leases=held)
     return starts_at

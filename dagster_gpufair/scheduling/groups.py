@@ -7,55 +7,110 @@ orders them and time never changes that order. Only its first request is ever lo
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
-from dagster_gpufair.scheduling.accounts import Holding, account_of
-from dagster_gpufair.scheduling.model import Class, Request
+from dagster_gpufair.scheduling.accounts import Holding
+from dagster_gpufair.scheduling.horizon import Asker
+from dagster_gpufair.scheduling.model import Request
 from dagster_gpufair.scheduling.snapshot import Snapshot
 
-_IN_ASK = ("team", "project", "pools", "tier", "kind", "gpus", "min_gpus", "gpus_per_node")
-_BESIDES = ("max_duration", "preempted", "cpus", "memory_gib")
+_IN_ASK = (
+    "team",
+    "project",
+    "pools",
+    "tier",
+    "kind",
+    "gpus",
+    "min_gpus",
+    "gpus_per_node",
+    "max_duration",
+    "cpus",
+    "memory_gib",
+)
 
-_alike = attrgetter(*_IN_ASK, *_BESIDES)
+_alike = attrgetter(*_IN_ASK, "preempted")
+_all_but_submission = attrgetter(*_IN_ASK, "preempted", "source")
 _submission = attrgetter("submitted", "id")
 
 Blocked = tuple[str, str]
 """A reason and a sentence from outside the decision."""
 
-Likeness = tuple[tuple[Any, ...], Blocked | None]
-"""What the requests of a group have in common, but for their source."""
+Likeness = tuple[tuple[Any, ...], Blocked | None, bool, "str | None"]
+"""What the requests of a group have in common, but for their source: what they ask, what blocks them,
+whether they have waited long enough for a reservation, and, of one that was promised something, its id.
+"""
+
+Choice = tuple[Holding, int]
+"""An account in one of the pools, and how many GPUs."""
 
 
 class Ask:
-    """What some requests want alike, and the choices they still have: the first is where they stand.
+    """What some requests want alike. What was promised something is alone in its ask, and ``kept`` says what.
 
-    What is blocked from outside has none, nor has what names a team or tier that is no more.
+    ``wanted`` is every choice that they have, in order of liking; none if they are blocked from outside, or
+    name a team or tier that is no more. ``choices`` are those that may still start: they stand in line by
+    the first. Once there are none, they stand by ``stuck``: what they preempt or reserve for.
     """
 
-    __slots__ = ("_rights", "account", "blocked", "choices", "groups", "per_node", "sample")
+    __slots__ = (
+        "blocked",
+        "choices",
+        "groups",
+        "has_waited",
+        "kept",
+        "per_node",
+        "rights",
+        "sample",
+        "stuck",
+        "wanted",
+    )
 
-    def __init__(self, snapshot: Snapshot, sample: Request, blocked: Blocked | None) -> None:
+    def __init__(
+        self, snapshot: Snapshot, sample: Request, blocked: Blocked | None, has_waited: bool
+    ) -> None:
         self.sample = sample
         self.blocked = blocked
-        self.account = account_of(sample)
+        self.has_waited = has_waited
         self.per_node = sample.gpus_per_node
         self.groups: list[Group] = []
-        self.choices: list[tuple[Holding, int]] = []
-        rights = snapshot.rights(sample)
-        if rights is not None and blocked is None:
-            self._rights = rights
-            self.choices = [
-                (snapshot.accounts.holding(self.account, pool), gpus)
+        self.wanted: list[Choice] = []
+        self.stuck: Choice | None = None
+        self.kept = None if sample.promised is None else snapshot.kept_for(sample)
+        self.rights = snapshot.rights(sample)
+        if self.rights is not None and blocked is None:
+            self.wanted = [
+                (snapshot.accounts.holding(sample, pool), gpus)
                 for pool in snapshot.pools(sample)
                 for gpus in sample.sizes
             ]
+            if self.kept is not None:
+                promised = (self.kept.holding, self.kept.gpus)
+                self.wanted = [promised, *(each for each in self.wanted if each != promised)]
+        self.choices = list(self.wanted)
 
-    def allowed_class(self) -> Class | None:
-        """The class of its first choice by the rules, wherever the GPUs would come from."""
-        holding, gpus = self.choices[0]
-        return holding.allowed_class(gpus, self._rights)
+    @property
+    def standing(self) -> Choice:
+        """The choice by which it stands in line."""
+        return self.choices[0] if self.choices else self.stuck or self.wanted[0]
+
+    def asker(self, choice: Choice) -> Asker:
+        """As it asks for one of its choices."""
+        holding, gpus = choice
+        assert self.rights is not None
+        class_ = holding.class_of(gpus, self.rights.urgent, self._own(holding))
+        return Asker(self.sample, holding, gpus, class_, self.rights)
+
+    def allows(self, asker: Asker) -> bool:
+        """Whether the rules let it start so, wherever the GPUs would come from."""
+        holding = asker.holding
+        return holding.allows(asker.gpus, asker.class_, asker.rights, self._own(holding))
+
+    def _own(self, holding: Holding) -> int:
+        """What is promised to itself in an account: that does not count against it."""
+        kept = self.kept
+        return kept.gpus if kept is not None and kept.holding.team is holding.team else 0
 
 
 class Group:
@@ -104,6 +159,11 @@ class Group:
         self.entry = None
         return head
 
+    def put_back(self, request: Request) -> None:
+        """It waits again, before all that is left."""
+        self.requests.insert(self._gone, request)
+        self.entry = None
+
     def waiting(self) -> list[Request]:
         return self.requests[self._gone :] if self._gone else self.requests
 
@@ -127,6 +187,17 @@ submission and the id of its first request. The number, which grows, says when i
 """
 
 
+class _Kind:
+    """Requests that differ in nothing but their submission, and what their source has done."""
+
+    __slots__ = ("groups", "holds_gpus", "since")
+
+    def __init__(self, holds_gpus: bool, since: float) -> None:
+        self.holds_gpus = holds_gpus
+        self.since = since
+        self.groups: dict[tuple[bool, bool], Group] = {}
+
+
 class Groups:
     """All waiting requests by what they have in common."""
 
@@ -135,15 +206,23 @@ class Groups:
     ) -> None:
         self._snapshot = snapshot
         self._groups: dict[tuple[str | None, Likeness], Group] = {}
-        self._asks: dict[Likeness, Ask] = {}
+        self._asks: dict[Hashable, Ask] = {}
+        self._long_ago = snapshot.now - snapshot.policy.backfill.reserve_after.total_seconds()
+        kinds: dict[tuple[Any, ...], _Kind] = {}
         for request in sorted(requests, key=_submission):
-            source = request.source
-            if source is not None and not snapshot.matters(request):
-                source = None
-            likeness = (_alike(request), blocked.get(request.id) if blocked else None)
-            group = self._groups.get((source, likeness))
+            if request.promised is not None or request.id in blocked:
+                self._group(request, blocked.get(request.id)).requests.append(request)
+                continue
+            # What differs in nothing but its submission has one group, but for these two questions.
+            key = _all_but_submission(request)
+            kind = kinds.get(key)
+            if kind is None:
+                kind = kinds[key] = _Kind(*snapshot.source_of(request))
+            submitted = request.submitted
+            which = (submitted <= self._long_ago, kind.holds_gpus or kind.since > submitted)
+            group = kind.groups.get(which)
             if group is None:
-                group = self._new(self._ask(request, likeness), source, likeness)
+                group = kind.groups[which] = self._group(request, None)
             group.requests.append(request)
 
     @property
@@ -171,15 +250,26 @@ class Groups:
                 for request in others:
                     self.of_its_source(group, request).requests.append(request)
 
+    def _group(self, request: Request, blocked: Blocked | None) -> Group:
+        """The group that a request belongs to."""
+        source = request.source
+        if source is not None and not self._snapshot.matters(request):
+            source = None
+        promised = None if request.promised is None else request.id
+        has_waited = request.submitted <= self._long_ago
+        likeness = (_alike(request), blocked, has_waited, promised)
+        group = self._groups.get((source, likeness))
+        return self._new(self._ask(request, likeness), source, likeness) if group is None else group
+
     def _new(self, ask: Ask, source: str | None, likeness: Likeness) -> Group:
         group = self._groups[source, likeness] = Group(ask, source, likeness)
         ask.groups.append(group)
         return group
 
     def _ask(self, request: Request, likeness: Likeness) -> Ask:
-        alike, blocked = likeness
-        key = (alike[: len(_IN_ASK)], blocked)
+        alike, blocked, has_waited, promised = likeness
+        key = (alike[: len(_IN_ASK)], blocked, has_waited, promised)
         ask = self._asks.get(key)
         if ask is None:
-            ask = self._asks[key] = Ask(self._snapshot, request, blocked)
+            ask = self._asks[key] = Ask(self._snapshot, request, blocked, has_waited)
         return ask

@@ -64,8 +64,15 @@ class Line:
         if best is None:
             return None
         minus_score, submitted, id_, group = best
-        saturation = self.holding.saturation
-        return comparison_key(self.class_, saturation, -minus_score, submitted, id_), group
+        key = comparison_key(
+            self.class_,
+            self.holding.saturation,
+            self.holding.inside,
+            -minus_score,
+            submitted,
+            id_,
+        )
+        return key, group
 
     def add(self, group: Group) -> None:
         """Let a group stand here, by its first request that is still like the rest of it."""

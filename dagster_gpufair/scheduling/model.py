@@ -6,7 +6,7 @@ seconds. Nothing here knows Dagster, a database or a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -17,21 +17,33 @@ HOUR = 3600.0
 class Class(IntEnum):
     """How sure a request is of its GPUs; better classes are decided first.
 
-    *Urgent* is what a tier that may preempt asks for, *guaranteed* what the quota covers, and
-    *borrowing* everything above it.
+    *Urgent* is what a tier that may preempt asks for, *guaranteed* what the quota of its account
+    covers, and *borrowing* everything above it. *Shared* is in between: not its own account's quota,
+    but that of its team as a whole covers it. So it is guaranteed towards other teams, and borrowed
+    towards the other accounts of its team.
     """
 
     URGENT = 0
     GUARANTEED = 1
-    BORROWING = 2
+    SHARED = 2
+    BORROWING = 3
 
     @property
     def label(self) -> str:
-        return self.name.lower()
+        """As people read it: what the team's quota covers is guaranteed too."""
+        return "guaranteed" if self is Class.SHARED else self.name.lower()
+
+    @property
+    def words(self) -> str:
+        """As it is told apart from the others."""
+        return "guaranteed by its team" if self is Class.SHARED else self.name.lower()
 
 
 class Account(NamedTuple):
-    """Who a quota belongs to: a team, or a project with a quota inside one."""
+    """Who a quota belongs to: a team, or inside a team a project with a quota.
+
+    In a team with such projects, the team's name alone stands for the rest of it.
+    """
 
     team: str
     project: str | None = None
@@ -41,12 +53,24 @@ class Account(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """GPUs kept for a request while its victims leave: all of them, also those free already.
+
+    ``nodes`` says where they are, and is empty in a pool without nodes.
+    """
+
+    pool: str
+    gpus: int
+    nodes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What one run asks for. ``pools`` is in order of liking.
 
     ``submitted`` is when it came to the queue: for a preempted request, when it came back.
     ``source`` is what it was launched by inside its team (a backfill, a user, a job); without one
-    it is a source of its own.
+    it is a source of its own. ``promised`` is what is kept for it since victims were given notice.
     """
 
     id: str
@@ -64,6 +88,7 @@ class Request:
     preempted: int = 0
     cpus: float = 0.0
     memory_gib: float = 0.0
+    promised: Promise | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -75,7 +100,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """GPUs granted to a request, on the nodes named (none in a pool without nodes)."""
+    """GPUs granted to a request, on the nodes named (none in a pool without nodes).
+
+    ``checkpointed`` is when its work was last saved, ``notice_until`` when it has to be gone if it was
+    given notice and ``notice_for`` the request that this was for, ``term_from`` when its borrowing time
+    began anew, if it did since the start.
+    """
 
     id: str
     team: str
@@ -88,11 +118,25 @@ class Lease:
     max_duration: float | None = None
     source: str | None = None
     preempted: int = 0
+    cpus: float = 0.0
+    memory_gib: float = 0.0
+    checkpointed: float | None = None
+    notice_until: float | None = None
+    notice_for: str | None = None
+    term_from: float | None = None
 
     @property
     def ends(self) -> float | None:
-        """When it is over at the latest, if that is bounded."""
-        return None if self.max_duration is None else self.started + self.max_duration
+        """When it is over at the latest, if that is bounded: by its duration, or by a notice."""
+        if self.max_duration is None:
+            return self.notice_until
+        end = self.started + self.max_duration
+        return end if self.notice_until is None else min(end, self.notice_until)
+
+    @property
+    def since_saved(self) -> float:
+        """Since when its work would be lost if it were stopped."""
+        return self.started if self.checkpointed is None else max(self.started, self.checkpointed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +169,36 @@ class State:
             requests=[request for request in self.requests if request.id not in started],
             leases=[*self.leases, *leases],
             source_starts=source_starts,
+        )
+
+    def following(self, plan: Plan, now: float, grace: float) -> State:
+        """The state once all of a plan is carried out, but for what awaits a person's approval.
+
+        What was promised is kept, victims are under notice for ``grace`` seconds, and what a promise that
+        ended had given notice to may stay.
+        """
+        after = self.after(plan.starts, now)
+        acted_on = [each for each in plan.preemptions if not each.awaits_approval]
+        promises = {each.request.id: each.promise for each in acted_on}
+        notices = {victim.lease.id: each.request.id for each in acted_on for victim in each.victims}
+        withdrawn, renewed = set(plan.withdrawn), set(plan.renewed)
+
+        def request_after(request: Request) -> Request:
+            if request.id in promises:
+                return replace(request, promised=promises[request.id])
+            return replace(request, promised=None) if request.id in withdrawn else request
+
+        def lease_after(lease: Lease) -> Lease:
+            if lease.id in notices:
+                return replace(lease, notice_until=now + grace, notice_for=notices[lease.id])
+            if lease.notice_for in withdrawn:
+                return replace(lease, notice_until=None, notice_for=None)
+            return replace(lease, term_from=now) if lease.id in renewed else lease
+
+        return replace(
+            after,
+            requests=[request_after(request) for request in after.requests],
+            leases=[lease_after(lease) for lease in after.leases],
         )
 
 
@@ -185,6 +259,7 @@ class Start:
     class_: Class
     saturation: float
     points: Points
+    inside: float = 0.0
 
     def lease(self, now: float) -> Lease:
         """What it holds from now on."""
@@ -201,7 +276,79 @@ class Start:
             max_duration=request.max_duration,
             source=request.source,
             preempted=request.preempted,
+            cpus=request.cpus,
+            memory_gib=request.memory_gib,
         )
+
+
+class Victim(NamedTuple):
+    """A lease that is to end for another, and the rule that allows it.
+
+    The rules are ``reclaim``, ``priority``, ``urgent``, ``rebalance``, and ``term`` for a borrowed lease
+    whose borrowing time is over.
+    """
+
+    lease: Lease
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Leases that are given notice for one request, and what is kept for it meanwhile.
+
+    ``awaits_approval``: nothing happens before a person has agreed, and nothing is kept until then.
+    """
+
+    request: Request
+    promise: Promise
+    victims: Sequence[Victim]
+    awaits_approval: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The rule that its first victim falls under."""
+        return self.victims[0].rule
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """GPUs that nothing worse may delay: for ``request``, from ``at`` on.
+
+    ``at`` is None if no bounds say when; then the free GPUs of ``nodes`` are kept from now on. With
+    ``of_quota`` it is no GPUs that are kept but the account's quota, from its other work.
+    """
+
+    request: Request
+    pool: str
+    gpus: int
+    nodes: Mapping[str, int]
+    at: float | None
+    class_: Class
+    of_quota: bool = False
+
+
+class Sentence:
+    """Words that are put together only when somebody reads them: few of all that wait are read about."""
+
+    __slots__ = ("_said", "_say")
+
+    def __init__(self, say: Callable[[], str]) -> None:
+        self._say = say
+        self._said: str | None = None
+
+    def __str__(self) -> str:
+        if self._said is None:
+            self._said = self._say()
+        return self._said
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
 
 
 class Waiting(NamedTuple):
@@ -209,17 +356,25 @@ class Waiting(NamedTuple):
 
     ``pool`` is where they stand in line: the first of their list in which only space is missing,
     else the first that is in the policy. ``class_``, ``saturation`` and ``points`` are of the first
-    request, there, for the least it accepts; `points_of` gives the points of the others.
+    request, there, for the least it accepts; `points_of` gives the points of the others. ``blockers``
+    names who is in the way: requests, leases or accounts, as the reason has it.
     """
 
     requests: Sequence[Request]
     reason: str
-    message: str
+    said: Sentence | str
     pool: str
     class_: Class
     saturation: float
     points: Points
     ageing: Ageing | None = None
+    blockers: tuple[str, ...] = ()
+    inside: float = 0.0
+
+    @property
+    def message(self) -> str:
+        """Why they wait, in a sentence."""
+        return str(self.said)
 
     def points_of(self, request: Request) -> Points:
         """The points of one of ``requests``."""
@@ -235,14 +390,20 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What starts now, in order, and why the rest waits, in the order it was decided.
+    """What starts now, in order, who has to leave for whom, and why the rest waits.
 
     Groups in ``waiting`` are in the order of their first requests; `places` says where each request
-    stands.
+    stands. ``withdrawn`` are requests whose promise ends, and with it the notices that were given for
+    it. ``renewed`` are borrowed leases whose borrowing time is over and begins anew, since nobody
+    waits that could use them.
     """
 
     starts: Sequence[Start]
     waiting: Sequence[Waiting]
+    preemptions: Sequence[Preemption] = ()
+    reservations: Sequence[Reservation] = ()
+    withdrawn: Sequence[str] = ()
+    renewed: Sequence[str] = ()
 
     def reasons(self) -> dict[str, str]:
         """The one reason of every waiting request, by its id."""

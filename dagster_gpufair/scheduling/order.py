@@ -1,7 +1,7 @@
 """Who comes first: the points of a request, and how two requests compare.
 
-Compared are, in this order: class; among those that borrow, the saturation of their accounts (less
-first); the score (more first); the submission (earlier first); the id.
+Compared are, in this order: class; among those that borrow, the saturation of their teams, then that of
+their accounts inside the team (less first); the score (more first); the submission (earlier first); the id.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from dagster_gpufair.scheduling.model import Ageing, Class, Points, Request
 PREEMPTIONS_COUNTED = 3
 NEVER = -math.inf
 
-Key = tuple[Class, float, float, float, str]
+Key = tuple[Class, float, float, float, float, str]
 
 
 def comparison_key(
-    class_: Class, saturation: float, score: float, submitted: float, id: str
+    class_: Class, saturation: float, inside: float, score: float, submitted: float, id: str
 ) -> Key:
     """What requests are compared by: the lower comes first.
 
-    Only those that borrow are held against what their account already has above its quota.
+    Only those that borrow are held against what their team already has above its quota, and inside the
+    team their account.
     """
-    return (class_, saturation if class_ is Class.BORROWING else 0.0, -score, submitted, id)
+    if class_ is Class.BORROWING:
+        return (class_, saturation, inside, -score, submitted, id)
+    return (class_, 0.0, 0.0, -score, submitted, id)
 
 
 class Standing(NamedTuple):
@@ -37,11 +40,17 @@ class Standing(NamedTuple):
     points: Points
     submitted: float
     id: str
+    inside: float = 0.0
 
     @property
     def key(self) -> Key:
         return comparison_key(
-            self.class_, self.saturation, self.points.score, self.submitted, self.id
+            self.class_,
+            self.saturation,
+            self.inside,
+            self.points.score,
+            self.submitted,
+            self.id,
         )
 
 

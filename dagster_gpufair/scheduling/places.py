@@ -17,6 +17,7 @@ def places(plan: Plan) -> dict[str, tuple[str, int]]:
             comparison_key(
                 group.class_,
                 group.saturation,
+                group.inside,
                 group.points_of(request).score,
                 request.submitted,
                 request.id,

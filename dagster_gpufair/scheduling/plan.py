@@ -1,77 +1,188 @@
-"""The decision: who starts now, and why the rest waits."""
+"""The decision: who starts now, who has to leave for whom, and why the rest waits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import itemgetter
 
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.scheduling.model import Plan, Start, State, Waiting
-from dagster_gpufair.scheduling.order import Key, comparison_key
-from dagster_gpufair.scheduling.queue import Queue
-from dagster_gpufair.scheduling.reasons import Reasons
+from dagster_gpufair.scheduling.claims import Claims
+from dagster_gpufair.scheduling.horizon import Asker
+from dagster_gpufair.scheduling.model import (
+    Class,
+    Plan,
+    Preemption,
+    Promise,
+    Reservation,
+    Start,
+    State,
+)
+from dagster_gpufair.scheduling.queue import Queue, Turn
 from dagster_gpufair.scheduling.snapshot import Snapshot
+from dagster_gpufair.scheduling.waiting import waiting
 
 
 def plan(policy: Policy, state: State, now: float) -> Plan:
     """Decide one pass: the best of all waiting requests first, then the next, until none is left.
 
-    Each is judged in the first pool and size of its list in which it can start now: where the rules
-    for its account allow it, the GPUs are free beyond what is held back for others, and the nodes can
-    give the shape. Everything else waits, for one reason, judged once all starts are known.
+    Each starts in the first pool and size of its list in which it can start now: where the rules for its
+    account allow it, the GPUs are free beyond what is held back for others, and the nodes can give the
+    shape. If only space is missing, it preempts and is promised what it needs, or reserves. Everything else
+    waits, for one reason, judged once all starts are known.
 
-    The same inputs give the same plan, whatever the order of their dicts and lists.
+    The same inputs give the same plan, whatever the order of their dicts and lists, and to plan again once
+    it is carried out changes nothing.
     """
-    snapshot = Snapshot(policy, state, now)
-    queue = Queue(snapshot, state.requests, state.blocked)
-    starts: list[Start] = []
-    while (turn := queue.next()) is not None:
-        request, holding, gpus = turn.request, turn.holding, turn.gpus
-        nodes = snapshot.place(holding, gpus, request.gpus_per_node)
-        if nodes is None:
-            queue.try_next(turn)
-            continue
-        standing = snapshot.standing(request, holding, gpus)
-        starts.append(
+    one = _Pass(Snapshot(policy, state, now), state)
+    while one.goes_round() and one.may_change_again():
+        one.begin_again()
+    return one.outcome(policy, state, now)
+
+
+class _Pass:
+    """One pass as it goes on."""
+
+    def __init__(self, snapshot: Snapshot, state: State) -> None:
+        self._snapshot = snapshot
+        self._queue = Queue(snapshot, state.requests, state.blocked)
+        self._claims = Claims(snapshot, self._queue.asks)
+        self._starts: list[Start] = []
+        self._preemptions: list[Preemption] = []
+        self._withdrawn = list(snapshot.withdrawn)
+
+    def goes_round(self) -> bool:
+        """Everybody has a turn, the best first; whether anything has come of it."""
+        before = len(self._starts) + len(self._preemptions)
+        while (turn := self._queue.next()) is not None:
+            if turn.is_stuck:
+                self._make_room(turn)
+            else:
+                self._start(turn)
+        return len(self._starts) + len(self._preemptions) > before
+
+    def may_change_again(self) -> bool:
+        """Whether what has happened could let another start or preempt.
+
+        Where nothing is reserved, claimed or preempted it cannot: free GPUs only shrank, and use only
+        grew. But reservations are made at their turn, and might be others by now.
+        """
+        snapshot = self._snapshot
+        return bool(snapshot.reservations or snapshot.preemption.on or self._claims)
+
+    def begin_again(self) -> None:
+        """Those who wait have their turns once more, and reserve anew."""
+        self._snapshot.reservations.clear()
+        self._queue.again()
+
+    def outcome(self, policy: Policy, state: State, now: float) -> Plan:
+        """What has been decided, and why the rest waits."""
+        snapshot = self._snapshot
+        decided = Plan(
+            starts=self._starts,
+            waiting=(),
+            preemptions=self._preemptions,
+            reservations=[
+                *snapshot.reservations.all(),
+                *(claim.reservation for claim in self._claims.all()),
+            ],
+            withdrawn=sorted(self._withdrawn),
+            renewed=snapshot.preemption.renewed(),
+        )
+        uncordoned = None
+        if any(state.cordoned.values()):
+            after = state.following(decided, now, snapshot.preemption.grace)
+            uncordoned = Snapshot(policy, replace(after, cordoned={}), now)
+        return replace(decided, waiting=waiting(snapshot, self._queue, decided, uncordoned))
+
+    def _start(self, turn: Turn) -> None:
+        """It starts where it stands, or goes on to its next choice."""
+        snapshot, asker = self._snapshot, turn.asker
+        request, kept = turn.request, snapshot.kept_for(turn.request)
+        nodes = snapshot.place(asker)
+        if (
+            nodes is None
+            or snapshot.ceilings.exceeded(request, asker.pool, asker.gpus) is not None
+            or self._claims.bars(asker, turn.group) is not None
+        ):
+            self._queue.try_next(turn)
+            return
+        if kept is not None:
+            snapshot.withdraw(request)
+            if nodes is not kept.nodes:
+                self._withdrawn.append(request.id)
+        standing = snapshot.standing(request, asker.holding, asker.gpus)
+        self._starts.append(
             Start(
                 request=request,
-                pool=holding.pool,
-                gpus=gpus,
-                nodes=nodes,
+                pool=asker.pool,
+                gpus=asker.gpus,
+                nodes=snapshot.room(asker.pool).said(nodes),
                 class_=standing.class_,
                 saturation=standing.saturation,
                 points=standing.points,
+                inside=standing.inside,
             )
         )
-        snapshot.take(request, holding, gpus, nodes)
-        queue.started(turn)
-    return Plan(starts, _waiting(snapshot, queue, _uncordoned(policy, state, starts, now)))
+        snapshot.start(asker, nodes)
+        self._queue.started(turn)
 
-
-def _waiting(snapshot: Snapshot, queue: Queue, uncordoned: Snapshot | None) -> list[Waiting]:
-    """What is left, as it stands after the starts, best first."""
-    reasons = Reasons(snapshot, uncordoned)
-    waiting: list[tuple[Key, Waiting]] = []
-    for ask, groups in queue.waiting():
-        why = reasons.why(ask.sample)
-        reason, message = ask.blocked or (why.reason, why.message)
-        holding = snapshot.accounts.holding(ask.account, why.pool)
-        class_, saturation = snapshot.class_of(ask.sample, holding, why.gpus), holding.saturation
-        for group in groups:
-            head, ageing = group.head, snapshot.ageing(group.head)
-            points = snapshot.points(head, holding, ageing)
-            key = comparison_key(class_, saturation, points.score, head.submitted, head.id)
-            waits = Waiting(
-                group.waiting(), reason, message, why.pool, class_, saturation, points, ageing
+    def _make_room(self, turn: Turn) -> None:
+        """It preempts, or reserves, or only waits."""
+        for asker in self._to_preempt_for(turn):
+            found = self._snapshot.preemption.find(asker)
+            if found is None:
+                continue
+            room = self._snapshot.room(asker.pool)
+            awaits = not self._snapshot.preemption.by_itself and any(
+                victim.rule != "term" for victim in found.victims
             )
-            waiting.append((key, waits))
-    waiting.sort(key=itemgetter(0))
-    return [waits for _, waits in waiting]
+            self._preemptions.append(
+                Preemption(
+                    request=asker.request,
+                    promise=Promise(asker.pool, asker.gpus, room.said(found.nodes)),
+                    victims=found.victims,
+                    awaits_approval=awaits,
+                )
+            )
+            if awaits:
+                self._snapshot.propose(asker, found.victims)
+                self._reserve(turn)
+            else:
+                self._snapshot.promise(asker, found.nodes, found.victims)
+            self._queue.promised(turn, asker)
+            return
+        reservation = self._reserve(turn)
+        if reservation is None:
+            self._queue.pass_over(turn)
+        else:
+            self._queue.reserved(turn, reservation.pool)
 
+    def _to_preempt_for(self, turn: Turn) -> list[Asker]:
+        """Pools in order of liking, and in each the largest guaranteed size first."""
+        ceilings = self._snapshot.ceilings
+        askers = [
+            asker
+            for asker in turn.wanted()
+            if ceilings.exceeded(asker.request, asker.pool, asker.gpus) is None
+            and self._claims.bars(asker, turn.group) is None
+        ]
+        order = {pool: at for at, pool in enumerate(dict.fromkeys(asker.pool for asker in askers))}
+        return sorted(
+            askers,
+            key=lambda asker: (order[asker.pool], asker.class_ is Class.BORROWING, -asker.gpus),
+        )
 
-def _uncordoned(policy: Policy, state: State, starts: list[Start], now: float) -> Snapshot | None:
-    """The same moment if no node were cordoned; None if none is."""
-    if not any(state.cordoned.values()):
-        return None
-    leases = [*state.leases, *(start.lease(now) for start in starts)]
-    return Snapshot(policy, replace(state, leases=leases, cordoned={}), now)
+    def _reserve(self, turn: Turn) -> Reservation | None:
+        """Reserve, if it is only space that it waits for."""
+        snapshot = self._snapshot
+        askers = [
+            asker
+            for asker in turn.allowed()
+            if snapshot.ceilings.exceeded(asker.request, asker.pool, asker.gpus) is None
+            and self._claims.bars(asker, turn.group) is None
+            and (asker.class_ is not Class.BORROWING or self._may_reserve_borrowed(turn, asker))
+        ]
+        return snapshot.reservations.make(askers) if askers else None
+
+    def _may_reserve_borrowed(self, turn: Turn, asker: Asker) -> bool:
+        """What borrows reserves once it has waited, and if more than others' held-back is missing."""
+        return turn.group.ask.has_waited and not self._snapshot.is_held_back_only(asker)

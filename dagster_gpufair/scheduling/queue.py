@@ -5,6 +5,9 @@ later in the pass, and is asked once; and most requests only ever move back, so 
 look again at what comes up first. Two things move a request forward, and are seen to as they happen:
 a start makes the part of the use that other sources hold smaller, and when a first choice is gone, an
 ask goes on to its next.
+
+What cannot start at all still has its turn if it may preempt or reserve: it stands by the best class
+of its choices.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from math import inf
 from typing import NamedTuple
 
 from dagster_gpufair.scheduling.accounts import Holding
-from dagster_gpufair.scheduling.groups import Ask, Blocked, Group, Groups
+from dagster_gpufair.scheduling.groups import Ask, Blocked, Choice, Group, Groups
+from dagster_gpufair.scheduling.horizon import Asker
 from dagster_gpufair.scheduling.line import Line
 from dagster_gpufair.scheduling.model import Class, Request
 from dagster_gpufair.scheduling.order import Key
@@ -25,26 +29,35 @@ from dagster_gpufair.scheduling.snapshot import Snapshot
 
 
 class Turn(NamedTuple):
-    """The best request of all, and how many GPUs it would take in which account and pool."""
+    """The best request of all, as it asks for GPUs. If it ``is_stuck``, it cannot start now."""
 
     group: Group
     line: Line
+    is_stuck: bool
 
     @property
     def request(self) -> Request:
         return self.group.head
 
     @property
-    def holding(self) -> Holding:
-        return self.line.holding
+    def asker(self) -> Asker:
+        return self.as_asker(self.group.ask.standing)
 
-    @property
-    def gpus(self) -> int:
-        return self.group.ask.choices[0][1]
+    def as_asker(self, choice: Choice) -> Asker:
+        """As it asks for one of its choices."""
+        return self.group.ask.asker(choice)._replace(request=self.group.head)
+
+    def allowed(self) -> list[Asker]:
+        """All choices in which only space is missing, in order of liking."""
+        return [asker for asker in self.wanted() if self.group.ask.allows(asker)]
+
+    def wanted(self) -> list[Asker]:
+        """All its choices, in order of liking."""
+        return [self.as_asker(choice) for choice in self.group.ask.wanted]
 
 
 class Queue:
-    """All that waits. `next` says whose turn it is; `started` or `try_next` must answer it."""
+    """All that waits. `next` says whose turn it is; one of the methods after it must answer it."""
 
     def __init__(
         self, snapshot: Snapshot, requests: Iterable[Request], blocked: Mapping[str, Blocked]
@@ -58,32 +71,67 @@ class Queue:
         self._entries: list[tuple[Key, int, Group, Line]] = []
         self._started: dict[str, dict[str | None, int]] = defaultdict(dict)
         self._last_started: dict[str, int] = {}
+        self._aside: list[tuple[Group, Request]] = []
         self._choosy: dict[str, dict[float, dict[Ask, None]]] = {
             pool: {} for pool in snapshot.rooms
         }
         for ask in self._groups.asks:
             self._settle(ask)
 
+    @property
+    def asks(self) -> Iterable[Ask]:
+        """All that is asked."""
+        return self._groups.asks
+
     def next(self) -> Turn | None:
         """The best of all that the rules allow to start; None if nothing is left."""
         while True:
             self._enter_changed()
             if not self._entries:
+                self._put_back()
                 return None
             _, number, group, line = self._entries[0]
             if number != line.entered:
                 heappop(self._entries)
             elif number < self._last_started.get(line.holding.account.team, 0):
                 self._change(line)
-            elif group.ask.allowed_class() is not line.class_:
+            elif not self._stands_rightly(group.ask, line):
                 self._settle(group.ask)
             else:
-                return Turn(group, line)
+                return Turn(group, line, is_stuck=not group.ask.choices)
 
     def try_next(self, turn: Turn) -> None:
-        """It does not fit: whatever in its line does not fit now goes on to its next choice, or waits."""
+        """It does not fit: it goes on to its next choice, and so does what does not fit in its line."""
+        del turn.group.ask.choices[0]
         for ask in list(turn.line.asks):
-            self._settle(ask)
+            if ask.choices or ask is turn.group.ask:
+                self._settle(ask)
+
+    def pass_over(self, turn: Turn) -> None:
+        """It cannot start and makes room for nothing: it waits."""
+        turn.group.ask.stuck = None
+        self._stand(turn.group.ask, None)
+
+    def promised(self, turn: Turn, asker: Asker) -> None:
+        """It waits for its victims to leave, and stands in no line until then."""
+        turn.group.pop()
+        turn.line.add(turn.group)
+        for line in (turn.line, *self._lines_of(asker.holding)):
+            self._change(line)
+        self._kept_in(asker.pool)
+
+    def reserved(self, turn: Turn, pool: str) -> None:
+        """It waits with a reservation: what no longer fits in that pool goes on to its next choice."""
+        self._aside.append((turn.group, turn.group.pop()))
+        turn.line.add(turn.group)
+        self._change(turn.line)
+        self._kept_in(pool)
+
+    def _kept_in(self, pool: str) -> None:
+        """Something is kept in a pool from now on: what no longer fits goes on to its next choice."""
+        for choosy in list(self._choosy[pool].values()):
+            for ask in list(choosy):
+                self._settle(ask)
 
     def started(self, turn: Turn) -> None:
         """It has started: what this takes from others, or gives them, is seen to."""
@@ -97,8 +145,26 @@ class Queue:
             self._change(other)
         self._recheck(line.holding)
 
+    def again(self) -> None:
+        """All that is left may have its turn once more."""
+        for ask, _ in list(self.waiting()):
+            for group in ask.groups:
+                group.entry = None
+            ask.choices = list(ask.wanted)
+            self._line_of[ask] = None
+        self._lines.clear()
+        self._entries.clear()
+        self._started.clear()
+        self._last_started.clear()
+        for changed in self._changed:
+            changed.clear()
+        for pool in self._choosy.values():
+            pool.clear()
+        for ask, _ in list(self.waiting()):
+            self._settle(ask)
+
     def waiting(self) -> Iterator[tuple[Ask, list[Group]]]:
-        """What is left, by ask."""
+        """What is left once nothing is next, by ask."""
         for ask in self._groups.asks:
             started = self._started.get(ask.sample.team)
             if started:
@@ -107,20 +173,70 @@ class Queue:
             if groups:
                 yield ask, groups
 
+    def _put_back(self) -> None:
+        for group, request in self._aside:
+            group.put_back(request)
+        self._aside.clear()
+
+    def _stands_rightly(self, ask: Ask, line: Line) -> bool:
+        if not ask.choices:
+            return self._stuck_class(ask) is line.class_ and ask.standing[0] is line.holding
+        asker = ask.asker(ask.choices[0])
+        return asker.class_ is line.class_ and ask.allows(asker)
+
     def _settle(self, ask: Ask) -> None:
         """Stand in the line of the first choice that can start now: pools by liking, then sizes."""
         while ask.choices:
-            holding, gpus = ask.choices[0]
-            choosy = self._choosy[holding.pool].setdefault(inf if ask.per_node else gpus, {})
-            class_ = ask.allowed_class()
-            if class_ is not None and self._snapshot.place(holding, gpus, ask.per_node) is not None:
-                if len(ask.choices) > 1:
-                    choosy[ask] = None
-                self._stand(ask, self._line(holding, class_))
-                return
+            holding, gpus = choice = ask.choices[0]
+            size = inf if ask.per_node else gpus
+            # What no account could get needs no closer look.
+            if gpus <= self._snapshot.room(holding.pool).free or ask.kept is not None:
+                asker = ask.asker(choice)
+                if self._can_start(ask, asker):
+                    if len(ask.wanted) > 1:
+                        self._choosy[holding.pool].setdefault(size, {})[ask] = None
+                    self._stand(ask, self._line(holding, asker.class_))
+                    return
             del ask.choices[0]
-            choosy.pop(ask, None)
-        self._stand(ask, None)
+            if len(ask.wanted) > 1:
+                self._choosy[holding.pool].get(size, {}).pop(ask, None)
+        class_ = self._stuck_class(ask)
+        self._stand(ask, None if class_ is None else self._line(ask.standing[0], class_))
+
+    def _stuck_class(self, ask: Ask) -> Class | None:
+        """Choose what to stand by if nothing can start: the best class in which it may make room."""
+        best: tuple[Class, Choice] | None = None
+        for choice in ask.wanted:
+            if not self._snapshot.may_make_room_in(choice[0].pool):
+                continue
+            asker = ask.asker(choice)
+            if (best is None or asker.class_ < best[0]) and self._may_make_room(ask, asker):
+                best = (asker.class_, choice)
+        ask.stuck = None if best is None else best[1]
+        return None if best is None else best[0]
+
+    def _can_start(self, ask: Ask, asker: Asker) -> bool:
+        """Whether the rules and the space let it start so now."""
+        snapshot = self._snapshot
+        return (
+            ask.allows(asker)
+            and snapshot.ceilings.exceeded(asker.request, asker.pool, asker.gpus) is None
+            and snapshot.place(asker) is not None
+        )
+
+    def _may_make_room(self, ask: Ask, asker: Asker) -> bool:
+        """Whether it could preempt, or reserve, so; if not, it certainly cannot."""
+        snapshot = self._snapshot
+        if ask.kept is not None:
+            return False
+        may_reserve = (
+            asker.class_ is not Class.BORROWING or ask.has_waited
+        ) and snapshot.reservations.is_open(asker.pool, asker.class_)
+        if not may_reserve and not snapshot.preemption.may_act(asker):
+            return False
+        if snapshot.ceilings.exceeded(asker.request, asker.pool, asker.gpus) is not None:
+            return False
+        return ask.allows(asker) or snapshot.preemption.outranks_its_own(asker)
 
     def _stand(self, ask: Ask, line: Line | None) -> None:
         """Leave the line it stands in for another, or for good."""
@@ -139,8 +255,7 @@ class Queue:
 
     def _recheck(self, holding: Holding) -> None:
         """After a start, those with a further choice go on to it if their present one is gone."""
-        room = self._snapshot.room(holding.pool)
-        fits_anybody = min(room.surely_fits(), self._snapshot.free_for_anybody(holding.pool))
+        fits_anybody = self._snapshot.surely_fits(holding.pool)
         too_large = [
             ask
             for gpus, choosy in self._choosy[holding.pool].items()
@@ -151,13 +266,18 @@ class Queue:
             ask
             for line in self._lines_of(holding)
             for ask in line.asks
-            if len(ask.choices) > 1 and ask.allowed_class() is None
+            if len(ask.wanted) > 1 and ask.choices and not ask.allows(ask.asker(ask.choices[0]))
         ]
         for ask in too_large + against_the_rules:
             self._settle(ask)
 
     def _lines_of(self, holding: Holding) -> list[Line]:
-        return [line for line in self._lines[holding] if line is not None and line.asks]
+        return [
+            line
+            for account in (holding, *holding.siblings)
+            for line in self._lines.get(account, ())
+            if line is not None and line.asks
+        ]
 
     def _line(self, holding: Holding, class_: Class) -> Line:
         lines = self._lines.get(holding)

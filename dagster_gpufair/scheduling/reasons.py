@@ -1,12 +1,17 @@
-"""Why a request waits: exactly one reason, and a sentence with its numbers.
+"""Why a request waits: exactly one reason, a sentence with its numbers, and who is in the way.
 
 It is judged by the least that the request accepts, in the first pool of its list in which only space
 is missing; if the rules allow it in none of them, in the first that is in the policy. There, the
 first of these that holds:
 
+- ``preempting``: GPUs are promised to it, and its victims are under notice
+- ``approval``: its victims and its promise wait for a person
 - ``quota_exhausted``: it would be over quota, and borrowing is off or not allowed for it
 - ``borrow_limit``: its account would borrow more than it may
-- ``maintenance``: it would start but for nodes that take nothing new
+- ``ceiling``: its team's running work would declare more than it may
+- ``lower_priority``: it would fit, but for what is reserved, promised or claimed, or kept in a lane or for a
+  window
+- ``maintenance``: it would fit but for nodes that take nothing new
 - ``insufficient_gpus``: fewer GPUs are free than it needs
 - ``fragmented``: enough are free, but the nodes cannot give the shape
 - ``reserve_held``: enough are free, but some of them are held back for others
@@ -14,42 +19,68 @@ first of these that holds:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from dagster_gpufair.policy.quantities import format_gpus
+from dagster_gpufair.policy.quantities import format_duration, format_gpus
 from dagster_gpufair.scheduling import wording
-from dagster_gpufair.scheduling.accounts import Holding, Rights, account_of
-from dagster_gpufair.scheduling.model import Request
+from dagster_gpufair.scheduling.accounts import Holding, Rights
+from dagster_gpufair.scheduling.model import Preemption, Request, Reservation, Sentence
 from dagster_gpufair.scheduling.snapshot import Snapshot
 
 NO_BORROWING = "its borrow_limit is 0"
 BY_RULE = ("quota_exhausted", "borrow_limit")
+BESIDES_SPACE = (*BY_RULE, "ceiling")
+MOST_NAMED = 4
+"""A sentence names no more than this of what is kept."""
 
 
 class Why(NamedTuple):
-    """Where a request stands in line, for how many GPUs, and what keeps it from starting there."""
+    """Where a request stands in line, for how many GPUs, and what keeps it from starting there.
+
+    ``blockers`` names who: requests, leases or accounts, as the reason has it.
+    """
 
     pool: str
     gpus: int
     reason: str
-    message: str
+    said: Sentence | str
+    blockers: tuple[str, ...] = ()
 
 
 class Reasons:
     """Reasons once a pass's starts are known. ``uncordoned`` is that moment with all nodes ready."""
 
-    def __init__(self, snapshot: Snapshot, uncordoned: Snapshot | None) -> None:
+    def __init__(
+        self, snapshot: Snapshot, uncordoned: Snapshot | None, reservations: Sequence[Reservation]
+    ) -> None:
         self._snapshot = snapshot
         self._policy = snapshot.policy
         self._uncordoned = uncordoned
+        self._reservations: dict[str, list[Reservation]] = {}
+        for reservation in reservations:
+            self._reservations.setdefault(reservation.pool, []).append(reservation)
+        self._kept: dict[Holding, tuple[str, tuple[str, ...]]] = {}
         self._found: dict[tuple[object, ...], Why] = {}
         self._free: dict[tuple[str, int, int | None], str] = {}
 
     def why(self, request: Request) -> Why:
         """Why the request waits."""
+        kept = self._snapshot.kept_for(request) if request.promised is not None else None
+        if kept is not None:
+            return self.preempting(request, kept.holding, kept.gpus)
         rights = self._snapshot.rights(request)
-        account, sizes, per_node = account_of(request), request.sizes, request.gpus_per_node
-        key = (account, request.pools, sizes, per_node, rights or request.tier)
+        key = (
+            request.team,
+            request.project,
+            request.pools,
+            request.sizes,
+            request.gpus_per_node,
+            rights or request.tier,
+            request.cpus,
+            request.memory_gib,
+        )
         why = self._found.get(key)
         if why is None:
             why = self._found[key] = self._find(request, rights)
@@ -60,39 +91,93 @@ class Reasons:
         if not pools:
             pool = request.pools[0] if request.pools else ""
             return Why(pool, gpus, "insufficient_gpus", self._no_pool(request, pool))
-        account = account_of(request)
-        holdings = [self._snapshot.accounts.holding(account, pool) for pool in pools]
+        holdings = [self._snapshot.accounts.holding(request, pool) for pool in pools]
         if rights is None:
             return Why(pools[0], gpus, "quota_exhausted", self._no_rights(request, holdings[0]))
         reasons = [self._reason(request, rights, holding, gpus) for holding in holdings]
-        at = next((at for at, reason in enumerate(reasons) if reason not in BY_RULE), 0)
-        facts = self._facts(request, rights, holdings[at], reasons[at])
-        message = f"{self._needs(request, pools[at])}; {facts}."
+        at = next((at for at, reason in enumerate(reasons) if reason not in BESIDES_SPACE), 0)
+        said = Sentence(partial(self._say, request, rights, holdings, reasons, at))
+        blockers = self._blockers(holdings[at], reasons[at])
+        return Why(pools[at], gpus, reasons[at], said, blockers)
+
+    def _say(
+        self,
+        request: Request,
+        rights: Rights,
+        holdings: Sequence[Holding],
+        reasons: Sequence[str],
+        at: int,
+    ) -> str:
+        """The sentence about the pool where it stands, and a word on the others."""
+        holding = holdings[at]
+        facts = self._facts(request, rights, holding, reasons[at])
+        message = f"{self._needs(request, holding.pool)}; {facts}."
         others = [
-            f"{pool} ({reason})"
-            for pool, reason in zip(pools, reasons, strict=True)
-            if pool != pools[at]
+            f"{other.pool} ({reason})"
+            for other, reason in zip(holdings, reasons, strict=True)
+            if other is not holding
         ]
-        if others:
-            message = f"{message} Nor can it start in {', '.join(others)}."
-        return Why(pools[at], gpus, reasons[at], message)
+        return f"{message} Nor can it start in {', '.join(others)}." if others else message
 
     def _reason(self, request: Request, rights: Rights, holding: Holding, gpus: int) -> str:
         if holding.allowed_class(gpus, rights) is None:
             barred = rights.barred or holding.borrow_limit == 0
             return "quota_exhausted" if barred else "borrow_limit"
+        if self._snapshot.ceilings.exceeded(request, holding.pool, gpus):
+            return "ceiling"
+        if self._snapshot.fits_but_for_what_is_kept(request, holding, gpus):
+            return "lower_priority"
         if self._fits_uncordoned(request, holding, gpus):
             return "maintenance"
         room = self._snapshot.room(holding.pool)
-        if gpus > room.free:
+        if gpus > room.idle:
             return "insufficient_gpus"
-        return "fragmented" if room.place(gpus, request.gpus_per_node) is None else "reserve_held"
+        has_shape = room.could_place(gpus, request.gpus_per_node)
+        return "reserve_held" if has_shape else "fragmented"
+
+    def preempting(self, request: Request, holding: Holding, gpus: int) -> Why:
+        """Why a request waits that was promised its GPUs."""
+        leaving = [
+            lease
+            for lease in self._snapshot.leases_in(holding.pool)
+            if lease.notice_until is not None and lease.notice_for in (request.id, None)
+        ]
+        until = max((lease.notice_until or 0.0 for lease in leaving), default=self._snapshot.now)
+        victims = wording.leases(leaving)
+        within = format_duration(max(0.0, until - self._snapshot.now))
+        message = (
+            f"{self._needs(request, holding.pool)}; {format_gpus(gpus)} are promised to it, and it starts "
+            f"when {victims} {wording.has(leaving)} left, within {within}."
+        )
+        ids = tuple(sorted(lease.id for lease in leaving))
+        return Why(holding.pool, gpus, "preempting", message, ids)
+
+    def awaiting_approval(self, preemption: Preemption) -> Why:
+        """Why a request waits whose victims a person has to approve of."""
+        request, promise = preemption.request, preemption.promise
+        leaving = [victim.lease for victim in preemption.victims]
+        message = (
+            f"{self._needs(request, promise.pool)}; it would start once {wording.leases(leaving)} had left "
+            f"({preemption.kind}), which a person has to approve."
+        )
+        ids = tuple(sorted(victim.lease.id for victim in preemption.victims))
+        return Why(promise.pool, promise.gpus, "approval", message, ids)
 
     def _fits_uncordoned(self, request: Request, holding: Holding, gpus: int) -> bool:
         if self._uncordoned is None:
             return False
-        holding = self._uncordoned.accounts.holding(holding.account, holding.pool)
-        return self._uncordoned.place(holding, gpus, request.gpus_per_node) is not None
+        holding = self._uncordoned.accounts.account(holding.account, holding.pool)
+        return self._uncordoned.fits_but_for_what_is_kept(request, holding, gpus)
+
+    def _blockers(self, holding: Holding, reason: str) -> tuple[str, ...]:
+        snapshot = self._snapshot
+        if reason in BY_RULE:
+            return (str(holding.account),)
+        if reason == "reserve_held":
+            return tuple(str(account) for account, _ in snapshot.accounts.keepers(holding))
+        if reason == "lower_priority":
+            return self._what_is_kept(holding)[1]
+        return ()
 
     def _facts(self, request: Request, rights: Rights, holding: Holding, reason: str) -> str:
         used = wording.used(holding)
@@ -100,13 +185,68 @@ class Reasons:
             return f"{used}, and {rights.barred or NO_BORROWING}"
         if reason == "borrow_limit":
             return f"{used}, and may borrow {format_gpus(holding.borrow_limit or 0)} at most"
+        if reason == "ceiling":
+            return self._ceiling(request, holding)
         facts = self._what_is_free(request, holding.pool)
+        if reason == "lower_priority":
+            facts = f"{facts}; {self._what_is_kept(holding)[0]}"
         if reason == "maintenance":
             facts = f"it would start but for nodes in maintenance. {facts}"
         keepers = self._snapshot.accounts.keepers(holding)
         if keepers:
             facts = f"{facts}; {wording.held_back(keepers)}"
         return f"{facts}. {used}"
+
+    def _ceiling(self, request: Request, holding: Holding) -> str:
+        exceeded = self._snapshot.ceilings.exceeded(request, holding.pool, request.sizes[-1])
+        assert exceeded is not None
+        return (
+            f"{request.team} uses {exceeded.used:g} {exceeded.what} of its ceiling of "
+            f"{exceeded.most:g}, and this would add {exceeded.asked:g}"
+        )
+
+    def _what_is_kept(self, holding: Holding) -> tuple[str, tuple[str, ...]]:
+        """What of the pool, or of the account's quota, is kept, in words; and for which requests."""
+        if holding not in self._kept:
+            kept = [*self._reserved(holding), *self._promised(holding)]
+            words = [said for said, _ in kept] + self._set_aside(holding.pool)
+            owners = tuple(dict.fromkeys(owner.id for _, owner in kept))
+            said = "; ".join(words[:MOST_NAMED]) or "they are kept for others"
+            self._kept[holding] = (said, owners)
+        return self._kept[holding]
+
+    def _reserved(self, holding: Holding) -> Iterator[tuple[str, Request]]:
+        for reservation in self._reservations.get(holding.pool, ()):
+            owner, gpus = reservation.request, format_gpus(reservation.gpus)
+            what = f"{gpus} are kept"
+            if reservation.of_quota:
+                if self._snapshot.accounts.holding(owner, holding.pool) is not holding:
+                    continue
+                what = f"{gpus} of the quota of {holding.account} are kept"
+            said = f"{what} for {wording.owner(owner)}"
+            if reservation.at is not None:
+                within = format_duration(reservation.at - self._snapshot.now)
+                said = f"{said}, which starts within {within}"
+            yield said, owner
+
+    def _promised(self, holding: Holding) -> Iterator[tuple[str, Request]]:
+        for kept in self._snapshot.promises_in(holding.pool):
+            owner = wording.owner(kept.request)
+            yield f"{format_gpus(kept.gpus)} are promised to {owner}", kept.request
+
+    def _set_aside(self, pool: str) -> list[str]:
+        """What is kept for no request, but by the policy: the fast lane, and windows to come."""
+        said, room = [], self._snapshot.room(pool)
+        if room.lane is not None and room.lane_left:
+            left, most = format_gpus(room.lane_left), format_gpus(room.lane.max_gpus)
+            longest = format_duration(room.lane.max_duration)
+            said.append(f"{left} are in the fast lane, for at most {most} and up to {longest}")
+        for window in self._snapshot.windows_ahead(pool):
+            starts = format_duration(window.start - self._snapshot.now)
+            said.append(
+                f"{format_gpus(window.gpus)} are {window.team}'s in {starts}, when it could still run"
+            )
+        return said
 
     def _what_is_free(self, request: Request, pool: str) -> str:
         key = (pool, request.sizes[-1], request.gpus_per_node)
@@ -116,7 +256,7 @@ class Reasons:
         return self._free[key]
 
     def _needs(self, request: Request, pool: str) -> str:
-        return f"needs {wording.asked(request, pool, self._snapshot.room(pool).nodes)}"
+        return f"needs {wording.asked(request, pool, self._snapshot.room(pool))}"
 
     def _no_pool(self, request: Request, pool: str) -> str:
         known = wording.in_policy(self._policy.pools)

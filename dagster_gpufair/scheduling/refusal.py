@@ -6,7 +6,7 @@ from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import unknown
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.scheduling import wording
-from dagster_gpufair.scheduling.accounts import Holding, Rights, account_of
+from dagster_gpufair.scheduling.accounts import Holding, Rights
 from dagster_gpufair.scheduling.capacity import Room
 from dagster_gpufair.scheduling.model import Request, State
 from dagster_gpufair.scheduling.reasons import NO_BORROWING
@@ -42,7 +42,7 @@ def why_never(policy: Policy, request: Request) -> tuple[str, str] | None:
         return "unknown_pool", f"{unknown('pool', wanted, policy.pools)}."
     refusals = []
     for pool in pools:
-        holding = idle.accounts.holding(account_of(request), pool)
+        holding = idle.accounts.holding(request, pool)
         refusal = _why_never_in(idle, request, rights, holding)
         if refusal is None:
             return None
@@ -56,7 +56,7 @@ def _why_never_in(
 ) -> tuple[str, str] | None:
     pool, gpus = holding.pool, request.sizes[-1]
     room = idle.room(pool)
-    asks = f"it asks for {wording.asked(request, pool, room.nodes)}"
+    asks = f"it asks for {wording.asked(request, pool, room)}"
     if gpus > room.ready:
         return "exceeds_pool", f"{asks}, and {pool} has {format_gpus(room.ready)} in all"
     if room.place(gpus, request.gpus_per_node) is None:

@@ -3,43 +3,76 @@
 What fits on one node of the pool goes on one node. What is larger takes whole idle nodes and one rest.
 ``per_node`` fixes the split instead: so many on each of several nodes, and one rest. Among the nodes
 that fit, the one with the least free GPUs is taken, then by name, so that whole nodes stay free for
-the large.
+the large. A fraction of a GPU lies on one card, which others' fractions may share.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from dagster_gpufair.policy.quantities import ONE_GPU
+
+Limits = Mapping[str, int]
+"""The most that may be taken of some nodes; of others, all that is free."""
 
 
 class Nodes:
     """The nodes of a pool and what is free on those that take new work.
 
     ``sizes`` are all nodes, also those in maintenance: the shape of a request does not change
-    while a node is away.
+    while a node is away. ``free`` is less than nothing on a node that holds more than it has.
     """
 
-    def __init__(self, sizes: Mapping[str, int], free: Mapping[str, int]) -> None:
+    def __init__(self, sizes: Mapping[str, int], ready: Mapping[str, int]) -> None:
         self.sizes = sizes
         self.largest = max(sizes.values(), default=0)
-        self.free = dict(free)
-        self.by_free = sorted((gpus, node) for node, gpus in free.items())
+        self.free = dict(ready)
+        self.by_free = sorted((gpus, node) for node, gpus in ready.items())
+        self._fractions: dict[str, list[int]] = {}
+        self._in_vain: set[tuple[int, int | None]] = set()
 
-    def place(self, gpus: int, per_node: int | None) -> dict[str, int] | None:
+    def copy(self) -> Nodes:
+        """The same, to try something on."""
+        other = Nodes.__new__(Nodes)
+        other.sizes, other.largest = self.sizes, self.largest
+        other.free, other.by_free = dict(self.free), list(self.by_free)
+        other._fractions = {node: list(parts) for node, parts in self._fractions.items()}
+        other._in_vain = set(self._in_vain)
+        return other
+
+    def place(
+        self, gpus: int, per_node: int | None, limits: Limits | None = None
+    ) -> dict[str, int] | None:
         """GPUs by node, or None if the nodes cannot give this shape now."""
+        # While GPUs are only taken, what could not be placed cannot be placed later.
+        if (gpus, per_node) in self._in_vain:
+            return None
         if per_node:
-            return self._on_equal_parts(gpus, per_node)
-        if gpus <= self.largest:
-            return self._on_one_node(gpus)
-        return self._on_whole_nodes(gpus)
+            nodes = self._on_equal_parts(gpus, per_node, limits)
+        elif gpus <= self.largest:
+            nodes = self._with_rest({}, gpus, limits)
+        else:
+            nodes = self._on_whole_nodes(gpus, limits)
+        if nodes is None and limits is None:
+            self._in_vain.add((gpus, per_node))
+        return nodes
 
     def take(self, nodes: Mapping[str, int]) -> None:
         """Use these GPUs."""
         for node, part in nodes.items():
-            free = self.free[node]
-            del self.by_free[bisect_left(self.by_free, (free, node))]
-            self.free[node] = free - part
-            insort(self.by_free, (free - part, node))
+            self._change(node, -part)
+            if part % ONE_GPU:
+                insort(self._fractions.setdefault(node, []), part % ONE_GPU)
+
+    def give(self, nodes: Mapping[str, int]) -> None:
+        """Free these GPUs again, as they were taken."""
+        self._in_vain.clear()
+        for node, part in nodes.items():
+            self._change(node, part)
+            if part % ONE_GPU:
+                self._fractions[node].remove(part % ONE_GPU)
 
     def likely(self, gpus: int) -> Mapping[str, int]:
         """Where GPUs are used that nobody named nodes for: as if placed now, else the emptiest nodes."""
@@ -55,19 +88,52 @@ class Nodes:
             gpus -= part
         return spread
 
-    def _on_one_node(self, gpus: int) -> dict[str, int] | None:
-        at = bisect_left(self.by_free, (gpus, ""))
-        return {self.by_free[at][1]: gpus} if at < len(self.by_free) else None
+    def fits(self, node: str, gpus: int) -> bool:
+        """Whether so many can be taken of a node: whole cards, and a fraction on one card."""
+        free = self.free[node]
+        if free < gpus:
+            return False
+        whole, fraction = divmod(gpus, ONE_GPU)
+        fractions = self._fractions.get(node)
+        if not fractions and not fraction:
+            return True
+        others = fractions or []
+        whole_used = self.sizes[node] - free - sum(others)
+        cards = cards_for((*others, fraction) if fraction else tuple(others))
+        return whole_used + (whole + cards) * ONE_GPU <= self.sizes[node]
 
-    def _on_equal_parts(self, gpus: int, per_node: int) -> dict[str, int] | None:
+    def _change(self, node: str, by: int) -> None:
+        free = self.free[node]
+        del self.by_free[bisect_left(self.by_free, (free, node))]
+        self.free[node] = free + by
+        insort(self.by_free, (free + by, node))
+
+    def _able(self, gpus: int, limits: Limits | None) -> Iterator[str]:
+        """The nodes that can give so many, the one with the least free GPUs first."""
+        for at in range(bisect_left(self.by_free, (gpus, "")), len(self.by_free)):
+            node = self.by_free[at][1]
+            if (limits is None or limits.get(node, gpus) >= gpus) and self.fits(node, gpus):
+                yield node
+
+    def _on_equal_parts(
+        self, gpus: int, per_node: int, limits: Limits | None
+    ) -> dict[str, int] | None:
         parts, rest = divmod(gpus, per_node)
-        at = bisect_left(self.by_free, (per_node, ""))
-        nodes = {node: per_node for _, node in self.by_free[at : at + parts]}
-        return self._with_rest(nodes, rest) if len(nodes) == parts else None
+        nodes: dict[str, int] = {}
+        if parts:
+            for node in self._able(per_node, limits):
+                nodes[node] = per_node
+                if len(nodes) == parts:
+                    break
+        return self._with_rest(nodes, rest, limits) if len(nodes) == parts else None
 
-    def _on_whole_nodes(self, gpus: int) -> dict[str, int] | None:
+    def _on_whole_nodes(self, gpus: int, limits: Limits | None) -> dict[str, int] | None:
         """Largest first, until what is left is a rest that one node can give."""
-        idle = [(-size, node) for size, node in self.by_free if 0 < size == self.sizes[node]]
+        idle = [
+            (-size, node)
+            for size, node in self.by_free
+            if 0 < size == self.sizes[node] and (limits is None or limits.get(node, size) >= size)
+        ]
         nodes: dict[str, int] = {}
         rest = gpus
         for minus_size, node in sorted(idle):
@@ -75,13 +141,32 @@ class Nodes:
                 break
             nodes[node] = -minus_size
             rest += minus_size
-        return self._with_rest(nodes, rest)
+        return self._with_rest(nodes, rest, limits) if rest <= self.largest else None
 
-    def _with_rest(self, nodes: dict[str, int], rest: int) -> dict[str, int] | None:
+    def _with_rest(
+        self, nodes: dict[str, int], rest: int, limits: Limits | None
+    ) -> dict[str, int] | None:
         if not rest:
             return nodes
-        for at in range(bisect_left(self.by_free, (rest, "")), len(self.by_free)):
-            node = self.by_free[at][1]
+        for node in self._able(rest, limits):
             if node not in nodes:
-                return {**nodes, node: rest}
+                nodes[node] = rest
+                return nodes
         return None
+
+
+@lru_cache(maxsize=4096)
+def cards_for(fractions: tuple[int, ...]) -> int:
+    """How many cards some fractions of a GPU lie on: the larger first, each on the first that has room.
+
+    It depends on nothing but the fractions, so that the same work always takes the same cards.
+    """
+    free: list[int] = []
+    for fraction in sorted(fractions, reverse=True):
+        for card, left in enumerate(free):
+            if fraction <= left:
+                free[card] = left - fraction
+                break
+        else:
+            free.append(ONE_GPU - fraction)
+    return len(free)

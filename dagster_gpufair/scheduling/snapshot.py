@@ -1,42 +1,144 @@
-"""Policy and state made ready for one decision: rooms, holdings, rights, points."""
+"""Policy and state made ready for one decision, and changed by it step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+from dagster_gpufair.policy.in_force import Upcoming
 from dagster_gpufair.policy.models import Policy, Pool
 from dagster_gpufair.scheduling.accounts import Accounts, Holding, Rights, rights_of
+from dagster_gpufair.scheduling.ahead import Ahead
 from dagster_gpufair.scheduling.capacity import Room
-from dagster_gpufair.scheduling.model import Ageing, Class, Lease, Points, Request, State
+from dagster_gpufair.scheduling.ceilings import Ceilings
+from dagster_gpufair.scheduling.coverage import Borrowed, borrowed_of_team
+from dagster_gpufair.scheduling.horizon import Asker
+from dagster_gpufair.scheduling.model import (
+    Ageing,
+    Class,
+    Lease,
+    Points,
+    Request,
+    State,
+    Victim,
+)
 from dagster_gpufair.scheduling.order import NEVER, Order, Standing
+from dagster_gpufair.scheduling.preemption import Preemption
+from dagster_gpufair.scheduling.reservations import Reservations
 
-_NO_ROOM = Room(Pool(gpus=0), (), frozenset())
+_NO_ROOM = Room(Pool(gpus=0), ())
+
+
+class Kept(NamedTuple):
+    """A promise as it is kept: where, and until when at most."""
+
+    request: Request
+    holding: Holding
+    gpus: int
+    nodes: Mapping[str, int]
+    ends: float | None
 
 
 class Snapshot:
-    """What a pass knows. Starts are the only thing that changes it, by `take`."""
+    """What a pass knows: who has what, what is free, and what the rules say about it.
+
+    Only `start`, `promise`, `propose` and `withdraw` change it, and each of them the `version` of its pool.
+    ``withdrawn`` are the requests whose promises could not come true.
+    """
 
     def __init__(self, policy: Policy, state: State, now: float) -> None:
         self.policy = policy
         self.now = now
+        self._versions: dict[str, int] = {}
+        self._team_versions: dict[tuple[str, str], int] = {}
         self.order = Order(policy, now)
-        by_pool: dict[str, list[Lease]] = {}
+        self._leases: dict[str, dict[str, Lease]] = {}
+        self._of_teams: dict[tuple[str, str], dict[str, Lease]] = {}
         for lease in state.leases:
-            by_pool.setdefault(lease.pool, []).append(lease)
+            self._put(lease)
         self.rooms = {
-            name: Room(pool, by_pool.get(name, ()), state.cordoned.get(name, frozenset()))
+            name: Room(
+                pool,
+                self.leases_in(name),
+                state.cordoned.get(name, frozenset()),
+                policy.fast_lane.get(name),
+            )
             for name, pool in policy.pools.items()
         }
         ready = {name: room.ready for name, room in self.rooms.items()}
-        self.accounts = Accounts(policy, state.leases, state.used, ready)
+        self.accounts = Accounts(policy, state.leases, state.used, ready, now)
+        self.ceilings = Ceilings(policy, state.leases)
         self.newest_start = _newest_starts(state.source_starts, state.leases)
         self.holds_gpus = {(lease.team, lease.source) for lease in state.leases}
+        self.preemption = Preemption(self)
+        self.reservations = Reservations(self)
+        self._ahead = Ahead(self) if policy.windows else None
+        self._borrowed: dict[tuple[str, str], Borrowed] = {}
+        self._to_the_end: dict[tuple[str, str, int], tuple[int, Borrowed | None]] = {}
+        self._spoken_for: set[str] = set()
+        self._kept: dict[str, Kept] = {}
+        self.withdrawn: list[str] = []
         self._pools: dict[tuple[str, ...], list[str]] = {}
-        self._rights: dict[tuple[str, str | None], Rights | None] = {}
+        self._rights: dict[tuple[str, str, str | None], Rights | None] = {}
+        self._promise_as_before(state.requests)
+
+    # What is known
 
     def room(self, pool: str) -> Room:
         """The pool's room; a pool that is not in the policy has none."""
         return self.rooms.get(pool, _NO_ROOM)
+
+    def leases_in(self, pool: str) -> Iterable[Lease]:
+        """What runs in a pool, also what starts in this pass."""
+        return self._leases.get(pool, {}).values()
+
+    def leases_of(self, holding: Holding) -> Iterator[Lease]:
+        """What an account runs in its pool."""
+        for lease in self._of_team(holding.account.team, holding.pool):
+            if self.accounts.holding(lease, lease.pool) is holding:
+                yield lease
+
+    def version(self, pool: str) -> int:
+        """A number that changes whenever anything does in the pool."""
+        return self._versions.get(pool, 0)
+
+    def promises_in(self, pool: str) -> list[Kept]:
+        """What is kept in a pool for requests whose victims leave."""
+        return [kept for kept in self._kept.values() if kept.holding.pool == pool]
+
+    def kept_for(self, request: Request) -> Kept | None:
+        """What is kept for the request."""
+        return self._kept.get(request.id)
+
+    def is_spoken_for(self, lease: Lease) -> bool:
+        """Whether it starts in this pass, or is a victim that awaits approval."""
+        return lease.id in self._spoken_for
+
+    def borrowed(self, team: str, pool: str) -> Borrowed:
+        """Which of a team's leases in a pool are borrowed."""
+        found = self._borrowed.get((team, pool))
+        if found is None:
+            theirs = self._of_team(team, pool)
+            found = borrowed_of_team(self.policy, self.accounts, pool, theirs)
+            self._borrowed[team, pool] = found
+        return found
+
+    def borrowed_to_the_end(self, lease: Lease) -> Borrowed:
+        """The same once all that ends before the lease is gone, so that the quota may cover more."""
+        key = (lease.id, lease.pool, lease.gpus)
+        now = self._team_versions.get((lease.team, lease.pool), 0)
+        version, found = self._to_the_end.get(key, (-1, None))
+        if version != now or found is None:
+            theirs = [
+                other
+                for other in self._of_team(lease.team, lease.pool)
+                if other.id != lease.id
+                and (other.ends is None or (lease.ends is not None and other.ends > lease.ends))
+            ]
+            found = borrowed_of_team(self.policy, self.accounts, lease.pool, [*theirs, lease])
+            self._to_the_end[key] = (now, found)
+        return found
 
     def pools(self, request: Request) -> list[str]:
         """Those of its pools that are in the policy, in order of liking."""
@@ -48,38 +150,149 @@ class Snapshot:
 
     def rights(self, request: Request) -> Rights | None:
         """What it may do by its tier and kind; nothing if its team or tier is not in the policy."""
-        if request.team not in self.policy.teams:
-            return None
-        key = (request.tier, request.kind)
+        key = (request.team, request.tier, request.kind)
         if key not in self._rights:
-            self._rights[key] = rights_of(self.policy, *key)
+            known = request.team in self.policy.teams
+            self._rights[key] = rights_of(self.policy, *key[1:]) if known else None
         return self._rights[key]
 
-    def free_for_anybody(self, pool: str) -> int:
-        """Free GPUs of the pool that are not held back at all."""
-        return self.room(pool).free - self.accounts.held_back.get(pool, 0)
+    def asker(self, request: Request, holding: Holding, gpus: int) -> Asker | None:
+        """The request as it asks for so many GPUs in a pool; None if it has no rights at all."""
+        rights = self.rights(request)
+        if rights is None:
+            return None
+        class_ = holding.class_of(gpus, rights.urgent)
+        return Asker(request, holding, gpus, class_, rights)
+
+    # What fits
+
+    def surely_fits(self, pool: str) -> float:
+        """A size of which any whole one up to it certainly fits in the pool, whoever asks for it."""
+        if self._ahead is not None:
+            return 0
+        room = self.room(pool)
+        most, kept_nodes = self.reservations.surely_leave(pool)
+        left = room.free - self.accounts.held_back.get(pool, 0) - room.lane_left
+        return min(most, left, room.surely_fits(kept_nodes))
 
     def free_for(self, holding: Holding) -> int:
         """Free GPUs of the pool that are not held back for anybody else."""
         return self.room(holding.pool).free - self.accounts.held_back_by_others(holding)
 
-    def place(self, holding: Holding, gpus: int, per_node: int | None) -> Mapping[str, int] | None:
-        """The nodes the account would get them on, or None if it is space that is missing."""
-        if gpus > self.free_for(holding):
-            return None
-        return self.room(holding.pool).place(gpus, per_node)
+    def left_for(self, asker: Asker) -> int:
+        """Of those, the ones that the fast lane does not keep from it."""
+        room = self.room(asker.pool)
+        in_lane = room.lane is None or room.in_lane(asker.gpus, asker.request.max_duration)
+        return self.free_for(asker.holding) - (0 if in_lane else room.lane_left)
 
-    def take(self, request: Request, holding: Holding, gpus: int, nodes: Mapping[str, int]) -> None:
+    def place(self, asker: Asker) -> Mapping[str, int] | None:
+        """The nodes it gets if it starts now, or None if it is space that is missing.
+
+        What was promised to it comes first, once its victims have left.
+        """
+        kept = self._kept.get(asker.request.id)
+        if (
+            kept is not None
+            and (kept.holding, kept.gpus) == (asker.holding, asker.gpus)
+            and self.room(asker.pool).has_idle(kept.nodes)
+        ):
+            return kept.nodes
+        if asker.gpus > self.left_for(asker):
+            return None
+        room = self.room(asker.pool)
+        if asker.gpus > self.most_before_windows(asker, self.now):
+            return None
+        if not self.reservations:
+            return room.place(asker.gpus, asker.request.gpus_per_node)
+        bound = self.reservations.limits(asker, self.now, room)
+        if bound is None or asker.gpus > bound.most:
+            return None
+        return room.place(asker.gpus, asker.request.gpus_per_node, bound.on_nodes)
+
+    def may_make_room_in(self, pool: str) -> bool:
+        """Whether anything could still be reserved in the pool, or stopped for somebody."""
+        return self.reservations.has_place(pool) or self.preemption.may_stop_in(pool)
+
+    def is_held_back_only(self, asker: Asker) -> bool:
+        """Whether it would fit but for what is held back for others."""
+        if asker.gpus <= self.free_for(asker.holding):
+            return False
+        return self.room(asker.pool).place(asker.gpus, asker.request.gpus_per_node) is not None
+
+    def most_before_windows(
+        self, asker: Asker, begins: float, freed: Iterable[Lease] = ()
+    ) -> float:
+        """What the windows to come let it take if it begins then, once ``freed`` are gone."""
+        return float("inf") if self._ahead is None else self._ahead.most(asker, begins, freed)
+
+    def windows_ahead(self, pool: str) -> Sequence[Upcoming]:
+        """The windows of a pool that are still to come."""
+        return () if self._ahead is None else self._ahead.windows(pool)
+
+    def fits_but_for_what_is_kept(self, request: Request, holding: Holding, gpus: int) -> bool:
+        """Whether it would fit were nothing reserved, promised, or kept in a lane or for a window."""
+        room = self.room(holding.pool)
+        if gpus > room.idle - self.accounts.held_back_by_others(holding):
+            return False
+        return room.could_place(gpus, request.gpus_per_node)
+
+    # What changes
+
+    def start(self, asker: Asker, nodes: Mapping[str, int]) -> None:
         """The request starts."""
-        self.room(holding.pool).take(gpus, nodes)
+        request, holding, gpus = asker.request, asker.holding, asker.gpus
+        room = self.room(holding.pool)
+        self.reservations.taken(asker, self.now, nodes)
+        lease = asker.as_lease(self.now, room.said(nodes))
+        self._put(lease)
+        self._spoken_for.add(request.id)
+        room.hold(lease, nodes)
         self.accounts.take(holding, gpus, request.source)
+        self.ceilings.take(request, holding.pool, gpus)
         if request.source is not None:
             self.newest_start[request.team, request.source] = self.now
+            self.holds_gpus.add((request.team, request.source))
+        self._changed(holding.pool, request.team)
+
+    def promise(self, asker: Asker, nodes: Mapping[str, int], victims: Iterable[Victim]) -> None:
+        """The victims are given notice, and the placement is kept for the request."""
+        until = self.now + self.preemption.grace
+        self.reservations.taken(asker, until, nodes)
+        for victim in victims:
+            lease = victim.lease
+            leaving = replace(lease, notice_until=until, notice_for=asker.request.id)
+            self._put(leaving)
+            self.room(lease.pool).leave(lease)
+            self._changed(lease.pool, lease.team)
+        self._keep(asker.request, asker.holding, asker.gpus, nodes, until)
+
+    def propose(self, asker: Asker, victims: Iterable[Victim]) -> None:
+        """The victims await a person's approval, and nothing else is asked of them."""
+        self._spoken_for.update(victim.lease.id for victim in victims)
+        asker.holding.propose(asker.gpus)
+        self._changed(asker.pool, asker.request.team)
+
+    def withdraw(self, request: Request) -> None:
+        """Nothing is kept for the request any more."""
+        kept = self._kept.pop(request.id, None)
+        if kept is not None:
+            self.room(kept.holding.pool).unpromise(kept.nodes)
+            self.accounts.promise(kept.holding, -kept.gpus)
+            self._changed(kept.holding.pool, request.team)
+
+    # Points
+
+    def source_of(self, request: Request) -> tuple[bool, float]:
+        """Whether its source holds GPUs, and when it last started something."""
+        if request.source is None:
+            return False, NEVER
+        source = (request.team, request.source)
+        return source in self.holds_gpus, self.newest_start.get(source, NEVER)
 
     def matters(self, request: Request) -> bool:
         """Whether its source changes its points: it holds GPUs, or has started something since."""
-        source = (request.team, request.source)
-        return source in self.holds_gpus or self.newest_start.get(source, NEVER) > request.submitted
+        holds_gpus, since = self.source_of(request)
+        return holds_gpus or since > request.submitted
 
     def ageing(self, request: Request) -> Ageing:
         """How the request gains from waiting."""
@@ -106,7 +319,56 @@ class Snapshot:
             points=self.points(request, holding, self.ageing(request)),
             submitted=request.submitted,
             id=request.id,
+            inside=holding.inside,
         )
+
+    def _promise_as_before(self, requests: Iterable[Request]) -> None:
+        """Keep what was promised in earlier passes, if it can still come true."""
+        promised = [request for request in requests if request.promised is not None]
+        for request in sorted(promised, key=lambda request: (request.submitted, request.id)):
+            promise = request.promised
+            assert promise is not None
+            room = self.room(promise.pool)
+            nodes = room.promised_nodes(promise)
+            if not nodes or not room.could_keep(nodes) or self.rights(request) is None:
+                self.withdrawn.append(request.id)
+                continue
+            leaving = [
+                lease.notice_until
+                for lease in self.leases_in(promise.pool)
+                if lease.notice_until is not None and room.where(lease).keys() & nodes.keys()
+            ]
+            holding = self.accounts.holding(request, promise.pool)
+            ready = max([self.now, *leaving])
+            self._keep(request, holding, sum(nodes.values()), nodes, ready)
+
+    def _keep(
+        self,
+        request: Request,
+        holding: Holding,
+        gpus: int,
+        nodes: Mapping[str, int],
+        ready: float,
+    ) -> None:
+        self.room(holding.pool).promise(nodes)
+        self.accounts.promise(holding, gpus)
+        length = request.max_duration
+        ends = None if length is None else ready + length
+        self._kept[request.id] = Kept(request, holding, gpus, nodes, ends)
+        self._changed(holding.pool, request.team)
+
+    def _of_team(self, team: str, pool: str) -> Iterable[Lease]:
+        return self._of_teams.get((team, pool), {}).values()
+
+    def _put(self, lease: Lease) -> None:
+        """It runs, as it says."""
+        self._leases.setdefault(lease.pool, {})[lease.id] = lease
+        self._of_teams.setdefault((lease.team, lease.pool), {})[lease.id] = lease
+
+    def _changed(self, pool: str, team: str) -> None:
+        self._borrowed.pop((team, pool), None)
+        self._versions[pool] = self._versions.get(pool, 0) + 1
+        self._team_versions[team, pool] = self._team_versions.get((team, pool), 0) + 1
 
 
 def _newest_starts(

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
 from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.capacity import Room
-from dagster_gpufair.scheduling.model import Request
-from dagster_gpufair.scheduling.shape import Nodes
+from dagster_gpufair.scheduling.model import Account, Lease, Request
+
+MOST_NAMED = 4
+"""A sentence names no more leases than this."""
 
 
-def asked(request: Request, pool: str, nodes: Nodes | None) -> str:
+def asked(request: Request, pool: str, room: Room) -> str:
     """``8 × h100 on one node``, ``4 to 8 × h100 on one node``."""
     least = request.sizes[-1]
     amount = format_gpus(request.gpus)
     if least != request.gpus:
         amount = f"{format_gpus(least)} to {amount}"
-    return f"{amount} × {pool}{_shape(request, nodes)}"
+    return f"{amount} × {pool}{_shape(request, room)}"
 
 
 def free(policy: Policy, pool: str, room: Room, request: Request) -> str:
     """``h100 has 5 of 16 free, at most 4 on one node``."""
     away = policy.pools[pool].capacity - room.ready
     maintenance = f" ({format_gpus(away)} more are in maintenance)" if away else ""
-    left = format_gpus(max(0, room.free))
+    left = format_gpus(max(0, room.idle))
     return (
         f"{pool} has {left} of {format_gpus(room.ready)} free{maintenance}{_spread(request, room)}"
     )
@@ -50,9 +52,9 @@ def had_of_late(holding: Holding) -> str:
     )
 
 
-def held_back(keepers: Iterable[Holding]) -> str:
+def held_back(keepers: Iterable[tuple[Account, int]]) -> str:
     """``4 are held back for red, 2 for green``."""
-    first, *others = ((format_gpus(keeper.held_back), keeper.account) for keeper in keepers)
+    first, *others = ((format_gpus(kept), account) for account, kept in keepers)
     more = "".join(f", {gpus} for {account}" for gpus, account in others)
     return f"{first[0]} are held back for {first[1]}{more}"
 
@@ -62,19 +64,49 @@ def in_policy(names: Iterable[str]) -> str:
     return f"(it has {', '.join(sorted(names))})"
 
 
-def _shape(request: Request, nodes: Nodes | None) -> str:
+def owner(request: Request) -> str:
+    """``3f2a91c0 (nlp/pretrain, milestone, 8 GPUs)``."""
+    account = Account(request.team, request.project)
+    gpus = format_gpus(request.gpus)
+    return (
+        f"{short(request.id)} ({account}, {request.tier}, {gpus} GPU{'' if gpus == '1' else 's'})"
+    )
+
+
+def leases(held: Sequence[Lease]) -> str:
+    """``3f2a91c0 (vision, 4 GPUs) and 90c1d4aa (vision, 2 GPUs)``."""
+    named = [
+        f"{short(lease.id)} ({Account(lease.team, lease.project)}, {format_gpus(lease.gpus)} GPUs)"
+        for lease in sorted(held, key=lambda lease: (-lease.gpus, lease.id))
+    ]
+    if len(named) > MOST_NAMED:
+        return f"{', '.join(named[:MOST_NAMED])} and {len(named) - MOST_NAMED} others"
+    return " and ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else "".join(named)
+
+
+def has(held: Sequence[Lease]) -> str:
+    """What goes with `leases`."""
+    return "has" if len(held) == 1 else "have"
+
+
+def short(id: str) -> str:
+    """The first eight characters, as Dagster shows run ids."""
+    return id[:8]
+
+
+def _shape(request: Request, room: Room) -> str:
     least = request.sizes[-1]
-    if nodes is None or least <= ONE_GPU:
+    if not room.named or least <= ONE_GPU:
         return ""
     if request.gpus_per_node:
         return f", {format_gpus(request.gpus_per_node)} on each node"
-    return " on one node" if least <= nodes.largest else " on whole nodes"
+    return " on one node" if least <= room.nodes.largest else " on whole nodes"
 
 
 def _spread(request: Request, room: Room) -> str:
     """How what is free lies on the nodes, as far as it matters to the request."""
     least = request.sizes[-1]
-    if room.nodes is None or least <= ONE_GPU:
+    if not room.named or least <= ONE_GPU:
         return ""
     by_free = room.nodes.by_free
     if request.gpus_per_node:

@@ -1,0 +1,173 @@
+"""When GPUs come free: from the end bounds of what runs, and from what may be stopped for the asker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from dagster_gpufair.scheduling.accounts import Holding, Rights
+from dagster_gpufair.scheduling.capacity import Room
+from dagster_gpufair.scheduling.model import Class, Lease, Request, Reservation
+
+if TYPE_CHECKING:
+    from dagster_gpufair.scheduling.snapshot import Snapshot
+
+Ends = Callable[[Lease], "float | None"]
+"""When a lease is over at the latest, if that is known."""
+
+
+class Asker(NamedTuple):
+    """A request that asks for so many GPUs of one pool, and the class in which it does."""
+
+    request: Request
+    holding: Holding
+    gpus: int
+    class_: Class
+    rights: Rights
+
+    @property
+    def pool(self) -> str:
+        return self.holding.pool
+
+    def as_lease(self, started: float, nodes: Mapping[str, int] | None = None) -> Lease:
+        """What it would hold."""
+        request = self.request
+        return Lease(
+            id=request.id,
+            team=request.team,
+            tier=request.tier,
+            pool=self.pool,
+            gpus=self.gpus,
+            started=started,
+            nodes=nodes or {},
+            project=request.project,
+            max_duration=request.max_duration,
+            source=request.source,
+            preempted=request.preempted,
+            cpus=request.cpus,
+            memory_gib=request.memory_gib,
+        )
+
+
+class Future:
+    """One pool as it will be: leases end one after another on a copy of its room."""
+
+    def __init__(self, snapshot: Snapshot, pool: str) -> None:
+        self._snapshot = snapshot
+        self.room: Room = snapshot.room(pool).copy()
+        self._released: dict[Holding, int] = {}
+
+    def end(self, lease: Lease) -> None:
+        """The lease has ended."""
+        holding = self._snapshot.accounts.holding(lease, lease.pool)
+        for account in {holding, holding.team}:
+            self._released[account] = self._released.get(account, 0) + lease.gpus
+        self.room.end(lease)
+
+    def undo(self, lease: Lease) -> None:
+        """It goes on after all."""
+        holding = self._snapshot.accounts.holding(lease, lease.pool)
+        for account in {holding, holding.team}:
+            self._released[account] -= lease.gpus
+        where = self._snapshot.room(lease.pool).where(lease)
+        self.room.hold(lease, where)
+
+    def block(self, reservation: Reservation) -> None:
+        """The placement of a reservation is taken."""
+        self.room.block(reservation.nodes)
+
+    def unblock(self, nodes: Mapping[str, int]) -> None:
+        """The work that it was reserved for is over."""
+        self.room.unblock(nodes)
+
+    def unpromise(self, nodes: Mapping[str, int]) -> None:
+        """The work that it was promised to is over."""
+        self.room.unpromise(nodes)
+
+    def released(self, holding: Holding) -> int:
+        """What an account, or a team as one, has less than now."""
+        return self._released.get(holding, 0)
+
+    def class_of(self, asker: Asker) -> Class | None:
+        """The class in which the rules would let the asker start, or None."""
+        holding = asker.holding
+        less, team_less = self.released(holding), self.released(holding.team)
+        class_ = holding.covers(asker.gpus, less, team_less)
+        if asker.rights.urgent:
+            return Class.URGENT
+        if class_ is Class.BORROWING and asker.rights.barred:
+            return None
+        return class_ if holding.within_limits(asker.gpus, class_, less, team_less) else None
+
+    def left_for(self, asker: Asker) -> int:
+        """The GPUs that would be free for it."""
+        room, request = self.room, asker.request
+        lane = 0 if room.in_lane(asker.gpus, request.max_duration) else room.lane_left
+        held_back = self._snapshot.accounts.held_back_by_others(asker.holding, self._released)
+        return room.free - held_back - lane
+
+    def place(self, asker: Asker) -> dict[str, int] | None:
+        """The nodes it would get, or None."""
+        if asker.gpus > self.left_for(asker):
+            return None
+        return self.room.place(asker.gpus, asker.request.gpus_per_node)
+
+
+Change = Callable[[Future], None]
+
+
+class Opening(NamedTuple):
+    """A time at which the asker fits, where, and the pool as it is then."""
+
+    at: float
+    nodes: dict[str, int]
+    future: Future
+
+
+def earliest(
+    snapshot: Snapshot,
+    asker: Asker,
+    ends: Ends,
+    blocks: tuple[Reservation, ...] = (),
+    until: float = math.inf,
+) -> Opening | None:
+    """The earliest time up to ``until`` at which the asker fits and the rules let it start.
+
+    Nobody else comes, and ``blocks`` are taken until their owners' work is over.
+    """
+    to_come = _changes(snapshot, asker.pool, ends, blocks, until)
+    if not to_come:
+        return None
+    future = Future(snapshot, asker.pool)
+    for reservation in blocks:
+        future.block(reservation)
+    for at, changes in to_come:
+        for change in changes:
+            change(future)
+        may_begin = asker.gpus <= snapshot.most_before_windows(asker, at)
+        if may_begin and future.class_of(asker) is not None:
+            nodes = future.place(asker)
+            if nodes is not None:
+                return Opening(at, nodes, future)
+    return None
+
+
+def _changes(
+    snapshot: Snapshot, pool: str, ends: Ends, blocks: tuple[Reservation, ...], until: float
+) -> list[tuple[float, list[Change]]]:
+    """What ends up to ``until``, by time."""
+    at: dict[float, list[Change]] = {}
+    for lease in snapshot.leases_in(pool):
+        end = ends(lease)
+        if end is not None and end <= until:
+            at.setdefault(max(end, snapshot.now), []).append(partial(Future.end, lease=lease))
+    for kept in snapshot.promises_in(pool):
+        if kept.ends is not None and kept.ends <= until:
+            at.setdefault(kept.ends, []).append(partial(Future.unpromise, nodes=kept.nodes))
+    for block in blocks:
+        length = block.request.max_duration
+        if block.at is not None and length is not None and block.at + length <= until:
+            at.setdefault(block.at + length, []).append(partial(Future.unblock, nodes=block.nodes))
+    return sorted(at.items())

@@ -1,0 +1,153 @@
+"""What would help: the smallest changes with which a request would start now.
+
+Each change is tried by asking `plan` itself, so that it means what the decision means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from dagster_gpufair.policy.models import Policy
+from dagster_gpufair.policy.quantities import ONE_GPU
+from dagster_gpufair.scheduling.horizon import earliest
+from dagster_gpufair.scheduling.model import Request, State
+from dagster_gpufair.scheduling.plan import plan
+from dagster_gpufair.scheduling.snapshot import Snapshot
+
+MOST_TRIES = 40
+"""A decision is asked no more often than this."""
+
+DURATIONS = (24 * 3600.0, 12 * 3600.0, 4 * 3600.0, 2 * 3600.0, 3600.0, 1800.0, 900.0)
+"""The bounds that are tried, in seconds: the longest that helps is the smallest change."""
+
+
+class Remedy(NamedTuple):
+    """One change with which the request would start now, or, for ``wait``, what it would wait for.
+
+    ``change`` is ``gpus``, ``pool``, ``tier``, ``gpus_per_node``, ``max_duration`` or ``wait``; ``value`` is
+    what it would be: thousandths of GPUs, a name, seconds, or the time since the epoch at which it would
+    start. ``gpus`` and ``pool`` say what it would start with; ``stops`` are leases that would be given
+    notice for
+    it, so that it starts when they have left.
+    """
+
+    change: str
+    value: int | float | str
+    pool: str
+    gpus: int
+    stops: tuple[str, ...] = ()
+
+
+def what_would_help(policy: Policy, state: State, request: Request, now: float) -> list[Remedy]:
+    """For each kind of change the smallest that would start the request now, in this order:
+
+    fewer GPUs, another pool, another tier that its team has, another split over nodes, a shorter
+    ``max_duration``; and, for a request that only waits for space, the bound by which it fits as it is.
+    """
+    asked = _Asked(policy, state, now)
+    found = []
+    for tries in (
+        _fewer_gpus(policy, request),
+        _other_pools(policy, request),
+        _other_tiers(policy, request),
+        _other_splits(policy, request),
+        _shorter(request),
+    ):
+        for change, value, changed in tries:
+            remedy = asked.about(change, value, changed)
+            if remedy is not None:
+                found.append(remedy)
+                break
+    wait = _wait(policy, state, request, now)
+    return [*found, wait] if wait is not None else found
+
+
+class _Asked:
+    """`plan` with the request changed, as often as `MOST_TRIES` allows."""
+
+    def __init__(self, policy: Policy, state: State, now: float) -> None:
+        self._policy, self._state, self._now = policy, state, now
+        self._tries = 0
+
+    def about(self, change: str, value: int | float | str, changed: Request) -> Remedy | None:
+        """What the change would do, or None if it would not start."""
+        if self._tries >= MOST_TRIES:
+            return None
+        self._tries += 1
+        requests = [changed if each.id == changed.id else each for each in self._state.requests]
+        decided = plan(self._policy, replace(self._state, requests=requests), self._now)
+        for start in decided.starts:
+            if start.request.id == changed.id:
+                return Remedy(change, value, start.pool, start.gpus)
+        for each in decided.preemptions:
+            if each.request.id == changed.id and not each.awaits_approval:
+                stops = tuple(victim.lease.id for victim in each.victims)
+                return Remedy(change, value, each.promise.pool, each.promise.gpus, stops)
+        return None
+
+
+def _fewer_gpus(policy: Policy, request: Request) -> Iterator[tuple[str, int, Request]]:
+    """The most that is less, first: halves, and what nodes have."""
+    least = request.sizes[-1]
+    sizes = {least // 2 // ONE_GPU * ONE_GPU, ONE_GPU, least - ONE_GPU}
+    size = least // 2
+    while size > ONE_GPU:
+        sizes.add(size // ONE_GPU * ONE_GPU)
+        size //= 2
+    for pool in request.pools:
+        nodes = policy.pools[pool].nodes if pool in policy.pools else None
+        sizes.update((nodes or {}).values())
+    for gpus in sorted((size for size in sizes if 0 < size < least), reverse=True):
+        yield "gpus", gpus, replace(request, gpus=gpus, min_gpus=None, promised=None)
+
+
+def _other_pools(policy: Policy, request: Request) -> Iterator[tuple[str, str, Request]]:
+    for pool in policy.pools:
+        if pool not in request.pools:
+            yield "pool", pool, replace(request, pools=(*request.pools, pool))
+
+
+def _other_tiers(policy: Policy, request: Request) -> Iterator[tuple[str, str, Request]]:
+    """Those that its team may ask for, the nearest in points first."""
+    team = policy.teams.get(request.team)
+    if team is None or request.tier not in policy.tiers:
+        return
+    points = policy.tiers[request.tier].points
+    tiers = [tier for tier in team.tiers if tier in policy.tiers and tier != request.tier]
+    for tier in sorted(tiers, key=lambda tier: (abs(policy.tiers[tier].points - points), tier)):
+        yield "tier", tier, replace(request, tier=tier)
+
+
+def _other_splits(policy: Policy, request: Request) -> Iterator[tuple[str, int, Request]]:
+    """The largest parts first: a split over as few nodes as can be."""
+    if not any(policy.pools[pool].nodes for pool in request.pools if pool in policy.pools):
+        return
+    gpus, now = request.sizes[-1], request.gpus_per_node
+    parts = [gpus // count for count in (2, 4, 8, 16) if gpus % (count * ONE_GPU) == 0]
+    for part in parts:
+        if part != now:
+            yield "gpus_per_node", part, replace(request, gpus_per_node=part)
+
+
+def _shorter(request: Request) -> Iterator[tuple[str, float, Request]]:
+    for seconds in DURATIONS:
+        if request.max_duration is None or seconds < request.max_duration:
+            yield "max_duration", seconds, replace(request, max_duration=seconds)
+
+
+def _wait(policy: Policy, state: State, request: Request, now: float) -> Remedy | None:
+    """The bound at which it fits as it is, if nobody else comes: earliest over its pools and sizes."""
+    snapshot = Snapshot(policy, state, now)
+    best: Remedy | None = None
+    for pool in snapshot.pools(request):
+        for gpus in request.sizes:
+            holding = snapshot.accounts.holding(request, pool)
+            asker = snapshot.asker(request, holding, gpus)
+            if asker is None:
+                return None
+            opening = earliest(snapshot, asker, lambda lease: lease.ends)
+            if opening is not None and (best is None or opening.at < float(best.value)):
+                best = Remedy("wait", opening.at, pool, gpus)
+    return best

@@ -1,0 +1,256 @@
+"""Reservations: what waits for space keeps it from worse requests, which may slip in before it.
+
+In each pool at most one urgent or guaranteed request holds one, and one that borrows and has waited
+``reserve_after``. Its placement and start are fixed when it is made: the earliest at which it fits.
+Past it, something may start only if it is gone by then (by its bound, or because the owner may stop it), or
+uses what the placement leaves over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from dagster_gpufair.scheduling.capacity import Room
+from dagster_gpufair.scheduling.horizon import Asker, Future, Opening, earliest
+from dagster_gpufair.scheduling.model import Class, Lease, Reservation
+
+if TYPE_CHECKING:
+    from dagster_gpufair.scheduling.snapshot import Snapshot
+
+STRONG, WEAK = "strong", "weak"
+"""The two reservations a pool may have: of what is urgent or guaranteed, and of what borrows."""
+
+
+class Bound(NamedTuple):
+    """How much an asker may take in a pool, in all and on the nodes named, past the reservations there."""
+
+    most: float
+    on_nodes: Mapping[str, int] | None
+
+
+UNBOUND = Bound(float("inf"), None)
+
+
+@dataclass
+class _Held:
+    """A reservation, and what it leaves over: in all and on its nodes, from its start on."""
+
+    reservation: Reservation
+    owner: Asker
+    over: int = 0
+    over_on: dict[str, int] = field(default_factory=dict)
+
+
+class Reservations:
+    """Those of one pass, as they are made."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._nothing_passes = not snapshot.policy.backfill.enabled
+        self._held: dict[str, dict[str, _Held]] = {}
+        self._in_vain: dict[tuple[object, ...], int] = {}
+
+    def __bool__(self) -> bool:
+        return any(self._held.values())
+
+    def all(self) -> list[Reservation]:
+        """All of them, by pool."""
+        return [
+            replace(reservation, nodes=self._snapshot.room(pool).said(reservation.nodes))
+            for pool in sorted(self._held)
+            for reservation in (held.reservation for held in self._held[pool].values())
+        ]
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._held.clear()
+        self._in_vain.clear()
+
+    def is_open(self, pool: str, class_: Class) -> bool:
+        """Whether a request of this class could hold one in the pool."""
+        return _strength(class_) not in self._held.get(pool, ())
+
+    def has_place(self, pool: str) -> bool:
+        """Whether any request could hold one in the pool."""
+        return len(self._held.get(pool, ())) < len((STRONG, WEAK))
+
+    def blocks(self, asker: Asker) -> tuple[Reservation, ...]:
+        """Those of others in its pool."""
+        return tuple(
+            held.reservation
+            for held in self._held.get(asker.pool, {}).values()
+            if held.owner.request is not asker.request
+        )
+
+    def make(self, askers: Iterable[Asker]) -> Reservation | None:
+        """Reserve for a request, in that pool and size of its list in which it would start earliest."""
+        askers = list(askers)
+        if not any(self.is_open(asker.pool, asker.class_) for asker in askers):
+            return None
+        openings = [(asker, self._opening(asker)) for asker in askers]
+        known = [(asker, opening) for asker, opening in openings if opening is not None]
+        if known:
+            asker, opening = min(known, key=lambda each: each[1].at)
+            if self.is_open(asker.pool, asker.class_):
+                return self._hold(asker, opening.at, opening.nodes, opening.future)
+            return None
+        for asker, _ in openings:
+            if asker.class_ is not Class.BORROWING and self.is_open(asker.pool, asker.class_):
+                nodes = self._placement_in_the_end(asker)
+                if nodes is not None:
+                    return self._hold(asker, None, nodes, None)
+        return None
+
+    def limits(
+        self, asker: Asker, begins: float, room: Room, freed: Iterable[Lease] = ()
+    ) -> Bound | None:
+        """What the reservations of its pool let an asker take if it begins then; None if nothing.
+
+        ``room`` is the pool as it would find it, once ``freed`` are gone.
+        """
+        held_here = self._held.get(asker.pool)
+        if not held_here:
+            return UNBOUND
+        most = float("inf")
+        on_nodes: dict[str, int] = {}
+        for held in held_here.values():
+            owner = held.owner
+            if owner.request is asker.request:
+                continue
+            if self._nothing_passes:
+                return None
+            at = held.reservation.at
+            if self._is_gone_by(asker, begins, owner, at):
+                continue
+            over, over_on = held.over, dict(held.over_on)
+            if at is None:
+                nodes = room.nodes.free
+                over_on = {
+                    node: max(0, nodes[node] - part)
+                    for node, part in held.reservation.nodes.items()
+                    if node in nodes
+                }
+            else:
+                for lease in freed:
+                    ends = self._snapshot.preemption.gone_by(owner, lease)
+                    if ends is None or ends > at:
+                        for node, part in room_nodes(self._snapshot, lease).items():
+                            over += part
+                            if node in over_on:
+                                over_on[node] += part
+                most = min(most, over + asker.holding.held_back)
+            for node, left in over_on.items():
+                on_nodes[node] = min(left, on_nodes.get(node, left))
+        return Bound(most, on_nodes or None)
+
+    def surely_leave(self, pool: str) -> tuple[float, Set[str]]:
+        """How many GPUs of a pool anybody may take in all, and the nodes of which perhaps none."""
+        held_here = self._held.get(pool)
+        if not held_here:
+            return float("inf"), frozenset()
+        if self._nothing_passes:
+            return 0, frozenset()
+        over = [held.over for held in held_here.values() if held.reservation.at is not None]
+        nodes = [held.reservation.nodes.keys() for held in held_here.values()]
+        return min(over, default=float("inf")), set().union(*nodes)
+
+    def taken(self, asker: Asker, begins: float, nodes: Mapping[str, int]) -> None:
+        """Something starts, or is promised: what it uses beyond their starts is no longer left over."""
+        for held in self._held.get(asker.pool, {}).values():
+            at = held.reservation.at
+            if at is None or self._is_gone_by(asker, begins, held.owner, at):
+                continue
+            held.over -= max(0, asker.gpus - asker.holding.held_back)
+            for node, part in nodes.items():
+                if node in held.over_on:
+                    held.over_on[node] -= part
+
+    def _is_gone_by(self, asker: Asker, begins: float, owner: Asker, at: float | None) -> bool:
+        """Whether what begins then will not be in the way of a reservation."""
+        if at is None:
+            return False
+        lease = asker.as_lease(begins)
+        if lease.ends is not None and lease.ends <= at:
+            return True
+        if not self._snapshot.preemption.by_itself:
+            return False
+        ends = self._snapshot.preemption.gone_by(owner, lease)
+        return ends is not None and ends <= at
+
+    def _opening(self, asker: Asker) -> Opening | None:
+        """When and where it would start by what is known to end."""
+        snapshot = self._snapshot
+        key = (
+            asker.holding,
+            asker.gpus,
+            asker.request.gpus_per_node,
+            asker.request.tier,
+            asker.class_,
+        )
+        if self._in_vain.get(key) == snapshot.version(asker.pool):
+            return None
+        blocks = self.blocks(asker)
+
+        def gone(lease: Lease) -> float | None:
+            return snapshot.preemption.gone_by(asker, lease)
+
+        found = earliest(snapshot, asker, gone, blocks)
+        length = asker.request.max_duration
+        for block in blocks:
+            # It may also be over before the other one starts.
+            if block.at is not None and length is not None:
+                others = tuple(other for other in blocks if other is not block)
+                before = earliest(snapshot, asker, gone, others, until=block.at - length)
+                if before is not None and (found is None or before.at < found.at):
+                    found = before
+        if found is None:
+            self._in_vain[key] = snapshot.version(asker.pool)
+        return found
+
+    def _placement_in_the_end(self, asker: Asker) -> dict[str, int] | None:
+        """Where it would fit once all bounded leases and all others' borrowed parts are gone."""
+        snapshot = self._snapshot
+        future = Future(snapshot, asker.pool)
+        for block in self.blocks(asker):
+            future.block(block)
+        for lease in list(snapshot.leases_in(asker.pool)):
+            borrowed = snapshot.borrowed(lease.team, lease.pool)
+            same_team = lease.team == asker.request.team
+            lent = borrowed.inside if same_team else borrowed.from_others
+            others = snapshot.accounts.holding(lease, lease.pool) is not asker.holding
+            if snapshot.preemption.gone_by(asker, lease) is not None or (
+                others and lease.id in lent
+            ):
+                future.end(lease)
+        return future.place(asker) if future.class_of(asker) is not None else None
+
+    def _hold(
+        self, asker: Asker, at: float | None, nodes: dict[str, int], future: Future | None
+    ) -> Reservation:
+        reservation = Reservation(
+            request=asker.request,
+            pool=asker.pool,
+            gpus=asker.gpus,
+            nodes=nodes,
+            at=at,
+            class_=asker.class_,
+        )
+        held = _Held(reservation, asker)
+        if future is not None:
+            held.over = future.left_for(asker) - asker.gpus
+            held.over_on = {
+                node: future.room.nodes.free[node] - part for node, part in nodes.items()
+            }
+        self._held.setdefault(asker.pool, {})[_strength(asker.class_)] = held
+        return reservation
+
+
+def room_nodes(snapshot: Snapshot, lease: Lease) -> Mapping[str, int]:
+    """The GPUs of a lease on the ready nodes of its pool."""
+    return snapshot.room(lease.pool).where(lease)
+
+
+def _strength(class_: Class) -> str:
+    return WEAK if class_ is Class.BORROWING else STRONG

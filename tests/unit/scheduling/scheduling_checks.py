@@ -1,0 +1,878 @@
+"""What must always hold of a pass, judged plainly from the words of the design.
+
+Nothing here is shared with the decision but its values. `Books` recounts a moment from its leases and
+promises, by loops. Each function below it looks at one `Pass` and returns what is wrong with it, in
+sentences; nothing if all is well.
+
+A plan does not say in which order it decided its starts and its preemptions among each other. So what
+is asked of a start is asked at the end of the pass, where it holds whatever the order was, and what is
+asked of victims must hold after some number of the starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations, permutations
+from typing import NamedTuple
+
+from dagster_gpufair.policy.in_force import granted, held, upcoming
+from dagster_gpufair.policy.models import Policy, Tier
+from dagster_gpufair.scheduling.model import (
+    Account,
+    Class,
+    Lease,
+    Plan,
+    Preemption,
+    Promise,
+    Request,
+    Reservation,
+    Start,
+    State,
+    Victim,
+)
+
+GPU = 1000
+WAITING_REASONS = frozenset(
+    {
+        "quota_exhausted",
+        "borrow_limit",
+        "reserve_held",
+        "insufficient_gpus",
+        "fragmented",
+        "lower_priority",
+        "preempting",
+        "approval",
+        "maintenance",
+        "ceiling",
+        "paused",
+        "run_limit",
+        "environment",
+    }
+)
+WEIGHT_OF_THE_REST = 1.0
+"""What the rest of a team weighs beside its projects."""
+
+
+class Pass(NamedTuple):
+    """One pass: what it was decided from, what was decided, and the state once that is carried out."""
+
+    policy: Policy
+    before: State
+    now: float
+    plan: Plan
+    after: State
+
+    @property
+    def at_its_end(self) -> Books:
+        return Books(self.policy, self.after, self.now)
+
+
+# Cards
+
+
+def on_cards(parts: Iterable[int], cards: int) -> bool:
+    """Whether parts fit on so many cards: whole cards each, and every fraction on one card."""
+    parts = list(parts)
+    cards -= sum(part // GPU for part in parts)
+    fractions = sorted((part % GPU for part in parts if part % GPU), reverse=True)
+    return cards >= 0 and _packs(fractions, [GPU] * min(cards, len(fractions)))
+
+
+def _packs(fractions: list[int], left: list[int]) -> bool:
+    if not fractions:
+        return True
+    first, *rest = fractions
+    return any(
+        _packs(rest, [*left[:card], left[card] - first, *left[card + 1 :]])
+        for card in range(len(left))
+        if left[card] >= first and left[card] not in left[:card]
+    )
+
+
+# Books
+
+
+@dataclass(frozen=True)
+class Books:
+    """All numbers of one moment, counted from its leases and promises.
+
+    A pool without nodes is counted as one big node without a name.
+    """
+
+    policy: Policy
+    state: State
+    now: float
+
+    # What if
+
+    def without(self, gone: Iterable[str]) -> Books:
+        """The same once these leases, by id, have ended."""
+        ids = set(gone)
+        leases = [lease for lease in self.state.leases if lease.id not in ids]
+        return replace(self, state=replace(self.state, leases=leases))
+
+    def unpromised(self, *ids: str) -> Books:
+        """The same if nothing were promised to these requests; to none, if none are named."""
+        requests = [
+            replace(request, promised=None) if not ids or request.id in ids else request
+            for request in self.state.requests
+        ]
+        return replace(self, state=replace(self.state, requests=requests))
+
+    def keeping(self, reservations: Iterable[Reservation]) -> Books:
+        """The same if what is free of the placements of these were taken."""
+        books = self
+        for at, kept in enumerate(reservations):
+            if kept.of_quota:
+                continue
+            there = kept.nodes or {"": kept.gpus}
+            nodes = {
+                node: max(0, min(part, books.free_on(kept.pool, node)))
+                for node, part in there.items()
+                if node in books.ready(kept.pool)
+            }
+            gpus = sum(nodes.values())
+            taken = Lease(f"kept {at}", "nobody", "none", kept.pool, gpus, self.now, nodes)
+            state = replace(books.state, leases=[*books.state.leases, taken])
+            books = replace(books, state=state)
+        return books
+
+    # Nodes
+
+    def sizes(self, pool: str) -> Mapping[str, int]:
+        nodes = self.policy.pools[pool].nodes
+        return {"": self.policy.pools[pool].capacity} if nodes is None else nodes
+
+    def ready(self, pool: str) -> list[str]:
+        away = self.state.cordoned.get(pool, frozenset())
+        return [node for node in self.sizes(pool) if node not in away]
+
+    def leases(self, pool: str) -> list[Lease]:
+        return [lease for lease in self.state.leases if lease.pool == pool]
+
+    def promises(self, pool: str) -> list[tuple[Request, Promise]]:
+        return [
+            (request, request.promised)
+            for request in self.state.requests
+            if request.promised is not None and request.promised.pool == pool
+        ]
+
+    def parts_on(self, pool: str, node: str, held: Iterable[Lease | Promise]) -> list[int]:
+        """The GPUs of each of these on the node."""
+        return [each.nodes.get(node, 0) if node else each.gpus for each in held]
+
+    def held_on(self, pool: str, node: str) -> list[int]:
+        return self.parts_on(pool, node, self.leases(pool))
+
+    def kept_on(self, pool: str, node: str) -> int:
+        """Of what is promised there, what those under notice do not free."""
+        promised = self.parts_on(pool, node, [promise for _, promise in self.promises(pool)])
+        leaving = [lease for lease in self.leases(pool) if lease.notice_until is not None]
+        return max(0, sum(promised) - sum(self.parts_on(pool, node, leaving)))
+
+    def free_on(self, pool: str, node: str) -> int:
+        held = sum(self.held_on(pool, node))
+        return self.sizes(pool)[node] - held - self.kept_on(pool, node)
+
+    def fit_on(self, pool: str, node: str, more: Iterable[int] = ()) -> bool:
+        """Whether the leases there and so many more lie on the node's cards: now, and beside all
+        promises once those under notice have left."""
+        more, cards = list(more), self.sizes(pool)[node] // GPU
+        staying = [lease for lease in self.leases(pool) if lease.notice_until is None]
+        promised = self.parts_on(pool, node, [promise for _, promise in self.promises(pool)])
+        then = self.parts_on(pool, node, staying) + promised
+        return on_cards([*self.held_on(pool, node), *more], cards) and on_cards(
+            [*then, *more], cards
+        )
+
+    def has_shape(self, pool: str, gpus: int, per_node: int | None) -> bool:
+        """Whether the ready nodes have so many free in the shape that is asked for."""
+        return any(
+            all(self.fit_on(pool, node, [part]) for node, part in nodes.items())
+            for nodes in self._placements(pool, gpus, per_node)
+        )
+
+    def _placements(self, pool: str, gpus: int, per_node: int | None) -> Iterator[dict[str, int]]:
+        """All ways to lay it on ready nodes, full or not."""
+        sizes, ready = self.sizes(pool), self.ready(pool)
+        if "" in sizes or (not per_node and gpus <= max(sizes.values())):
+            yield from ({node: gpus} for node in ready)
+        elif per_node:
+            parts = [per_node] * (gpus // per_node) + [gpus % per_node] * (gpus % per_node > 0)
+            for nodes in permutations(ready, len(parts)):
+                yield dict(zip(nodes, parts, strict=True))
+        else:
+            for count in range(1, len(ready) + 1):
+                for whole in combinations(ready, count):
+                    rest = gpus - sum(sizes[node] for node in whole)
+                    if rest == 0:
+                        yield {node: sizes[node] for node in whole}
+                    for node in ready:
+                        if rest > 0 and node not in whole:
+                            yield {**{each: sizes[each] for each in whole}, node: rest}
+
+    # The pool as a whole
+
+    def in_lane(self, pool: str, of: Request | Lease, gpus: int) -> bool:
+        """Whether the fast lane is for it."""
+        lane = self.policy.fast_lane.get(pool)
+        return (
+            lane is not None
+            and gpus <= lane.max_gpus
+            and of.max_duration is not None
+            and of.max_duration <= lane.max_duration.total_seconds()
+        )
+
+    def lane_left(self, pool: str) -> int:
+        if pool not in self.policy.fast_lane:
+            return 0
+        there = [lease for lease in self.leases(pool) if self.in_lane(pool, lease, lease.gpus)]
+        return max(0, self.policy.fast_lane[pool].gpus - sum(lease.gpus for lease in there))
+
+    def free(self, pool: str, *, lane: bool = False) -> int:
+        """Free GPUs of the pool; with those of the lane, or without."""
+        free = sum(self.free_on(pool, node) for node in self.ready(pool))
+        return free if lane else free - self.lane_left(pool)
+
+    # Accounts
+
+    def account(self, of: Request | Lease, pool: str) -> Account:
+        project = of.project if of.project in self.projects(of.team, pool) else None
+        return Account(of.team, project)
+
+    def projects(self, team: str, pool: str) -> list[str]:
+        """The team's projects with a quota in the pool, or any grant."""
+        if team not in self.policy.teams:
+            return []
+        return [
+            name
+            for name, project in self.policy.teams[team].projects.items()
+            if project.quota.get(pool, 0)
+            or any(
+                (grant.team, grant.project, grant.pool) == (team, name, pool)
+                for grant in self.policy.grants
+            )
+        ]
+
+    def accounts(self, team: str, pool: str) -> list[Account]:
+        return [Account(team), *(Account(team, name) for name in self.projects(team, pool))]
+
+    @cached_property
+    def _granted(self) -> Mapping[tuple[str, str | None, str], int]:
+        return granted(self.policy, self.now)
+
+    @cached_property
+    def _windows(self) -> Mapping[tuple[str, str], int]:
+        return held(self.policy, self.now)
+
+    def team_quota(self, team: str, pool: str) -> int:
+        """With all grants and windows in force."""
+        if team not in self.policy.teams:
+            return 0
+        to_team = [gpus for key, gpus in self._granted.items() if (key[0], key[2]) == (team, pool)]
+        window = self._windows.get((team, pool), 0)
+        return self.policy.teams[team].quota.get(pool, 0) + sum(to_team) + window
+
+    def quota(self, account: Account, pool: str) -> int:
+        team, project = account
+        if project is not None:
+            own = self.policy.teams[team].projects[project].quota.get(pool, 0)
+            return own + self._granted.get((team, project, pool), 0)
+        of_projects = [self.quota(Account(team, name), pool) for name in self.projects(team, pool)]
+        return self.team_quota(team, pool) - sum(of_projects)
+
+    def use(self, account: Account, pool: str) -> int:
+        """GPUs in its leases, and what is promised to it."""
+        return sum(gpus for of, gpus in self._counted(pool) if self.account(of, pool) == account)
+
+    def team_use(self, team: str, pool: str) -> int:
+        return sum(gpus for of, gpus in self._counted(pool) if of.team == team)
+
+    def _counted(self, pool: str) -> list[tuple[Request | Lease, int]]:
+        leases = [(lease, lease.gpus) for lease in self.leases(pool)]
+        return leases + [(request, promise.gpus) for request, promise in self.promises(pool)]
+
+    # Held back
+
+    def held_from(self, account: Account, pool: str) -> int:
+        """What the account must leave to others: to other teams, and to its team's projects."""
+        others = [name for name in self.policy.teams if name != account.team]
+        siblings = [each for each in self.accounts(account.team, pool) if each != account]
+        return sum(self._held_by_team(name, pool) for name in others) + sum(
+            self._held_by(each, pool) for each in siblings
+        )
+
+    def _held_by_team(self, team: str, pool: str) -> int:
+        """What a team holds back from other teams."""
+        window = self._windows.get((team, pool), 0)
+        quota = self.team_quota(team, pool) - window
+        lent = self.policy.teams[team].lend_limit.get(pool, quota)
+        unlent = self._as_ready(max(0, quota - lent) + window, pool)
+        by_account = sum(self._held_by(account, pool) for account in self.accounts(team, pool))
+        return max(unlent - self.team_use(team, pool), by_account, 0)
+
+    def _held_by(self, account: Account, pool: str) -> int:
+        """What a project holds back from everyone else. The rest of a team has no rule of its own."""
+        team, project = account
+        if project is None:
+            return 0
+        quota = self.quota(account, pool)
+        lent = self.policy.teams[team].projects[project].lend_limit.get(pool, quota)
+        unlent = self._as_ready(max(0, quota - lent), pool)
+        return max(0, unlent - self.use(account, pool))
+
+    def _as_ready(self, gpus: int, pool: str) -> int:
+        """Scaled down with the pool when less than all quotas is ready."""
+        ready = sum(self.sizes(pool)[node] for node in self.ready(pool))
+        quotas = sum(self.team_quota(team, pool) for team in self.policy.teams)
+        return gpus * ready // quotas if ready < quotas else gpus
+
+    # What quotas cover
+
+    def borrowed_inside(self, team: str, pool: str) -> set[str]:
+        """The team's leases, by id, that their own accounts' quotas do not cover."""
+        borrowed: set[str] = set()
+        for account in self.accounts(team, pool):
+            its = [lease for lease in self.leases(pool) if self.account(lease, pool) == account]
+            borrowed |= self._uncovered(its, self.quota(account, pool))
+        return borrowed
+
+    def borrowed_from_teams(self, team: str, pool: str) -> set[str]:
+        """Of those, the ones that the rest of the team's quota does not cover either."""
+        inside = self.borrowed_inside(team, pool)
+        its = [lease for lease in self.leases(pool) if lease.team == team]
+        covered = [
+            lease.gpus for lease in its if lease.id not in inside and lease.notice_until is None
+        ]
+        left = self.team_quota(team, pool) - sum(covered)
+        return self._uncovered([lease for lease in its if lease.id in inside], left)
+
+    def _uncovered(self, leases: Sequence[Lease], quota: int) -> set[str]:
+        """Higher tiers are covered first, then older leases; those under notice take nothing up."""
+        uncovered = set()
+        for lease in sorted(leases, key=lambda each: (-self.points(each), each.started, each.id)):
+            if lease.gpus <= quota and lease.notice_until is None:
+                quota -= lease.gpus
+            else:
+                uncovered.add(lease.id)
+        return uncovered
+
+    # Rules
+
+    def tier(self, of: Request | Lease) -> Tier:
+        return self.policy.tiers[of.tier]
+
+    def points(self, of: Request | Lease) -> float:
+        return self.tier(of).points
+
+    def covered_by(self, request: Request, pool: str, gpus: int) -> Class:
+        """Whose quota covers so many more, whatever its tier."""
+        account = self.account(request, pool)
+        if self.use(account, pool) + gpus <= self.quota(account, pool):
+            return Class.GUARANTEED
+        if self.team_use(account.team, pool) + gpus <= self.team_quota(account.team, pool):
+            return Class.SHARED
+        return Class.BORROWING
+
+    def class_of(self, request: Request, pool: str, gpus: int) -> Class:
+        urgent = self.tier(request).may_preempt
+        return Class.URGENT if urgent else self.covered_by(request, pool, gpus)
+
+    def allows(self, request: Request, pool: str, gpus: int) -> bool:
+        """Whether the rules let it have so many more, wherever they come from."""
+        return self._within_ceilings(request) and self._within_limits(request, pool, gpus)
+
+    def _within_limits(self, request: Request, pool: str, gpus: int) -> bool:
+        class_, account = self.class_of(request, pool, gpus), self.account(request, pool)
+        if class_ <= Class.GUARANTEED:
+            return True
+        rules = self.policy.borrowing
+        if class_ is Class.BORROWING and (
+            rules.mode == "off"
+            or (rules.tiers != "all" and request.tier not in rules.tiers)
+            or (rules.kinds != "all" and request.kind not in rules.kinds)
+            or self._overage(self.team_use(account.team, pool) + gpus, account.team, pool)
+            > self.policy.teams[account.team].borrow_limit.get(pool, math.inf)
+        ):
+            return False
+        if account.project is None:
+            return True
+        project = self.policy.teams[account.team].projects[account.project]
+        overage = self.use(account, pool) + gpus - self.quota(account, pool)
+        return overage <= project.borrow_limit.get(pool, math.inf)
+
+    def _overage(self, use: int, team: str, pool: str) -> int:
+        return use - self.team_quota(team, pool)
+
+    def _within_ceilings(self, request: Request) -> bool:
+        ceilings = self.policy.teams[request.team].ceilings
+        theirs = [lease for lease in self.state.leases if lease.team == request.team]
+        cpus = sum(lease.cpus for lease in theirs) + request.cpus
+        memory = sum(lease.memory_gib for lease in theirs) + request.memory_gib
+        return not (
+            (ceilings.cpus is not None and cpus > ceilings.cpus and request.cpus)
+            or (
+                ceilings.memory_gib is not None
+                and memory > ceilings.memory_gib
+                and request.memory_gib
+            )
+        )
+
+    def may_start(self, request: Request, pool: str, gpus: int) -> bool:
+        """Whether the rules let it, enough is free beyond what others hold back, and the shape fits."""
+        if pool not in self.policy.pools or not self.allows(request, pool, gpus):
+            return False
+        free = self.free(pool, lane=self.in_lane(pool, request, gpus))
+        return gpus <= free - self.held_from(self.account(request, pool), pool) and self.has_shape(
+            pool, gpus, request.gpus_per_node
+        )
+
+    # Fair shares
+
+    def team_load(self, team: str, pool: str, more: int) -> float:
+        """The team's overage, and so many more, by its effective weight."""
+        weights = {name: each.weight for name, each in self.policy.teams.items()}
+        used: dict[str, float] = {}
+        for (account, its_pool), hours in self.state.used.items():
+            if its_pool == pool:
+                used[account.team] = used.get(account.team, 0.0) + hours
+        over = max(0, self._overage(self.team_use(team, pool) + more, team, pool))
+        return over / GPU / self._effective_weight(team, weights, used)
+
+    def account_load(self, account: Account, pool: str, more: int) -> float:
+        """The same of an account among those of its team."""
+        weights = {None: WEIGHT_OF_THE_REST} | {
+            name: self.policy.teams[account.team].projects[name].weight
+            for name in self.projects(account.team, pool)
+        }
+        used = {
+            each.project: hours
+            for (each, its_pool), hours in self.state.used.items()
+            if its_pool == pool and each.team == account.team
+        }
+        over = max(0, self.use(account, pool) + more - self.quota(account, pool))
+        return over / GPU / self._effective_weight(account.project, weights, used)
+
+    def _effective_weight(self, of: object, weights: Mapping, used: Mapping) -> float:
+        due = weights[of] / math.fsum(weights.values())
+        everything = math.fsum(used.values())
+        had = used.get(of, 0.0) / everything if everything else 0.0
+        factor = 1 + self.policy.fair_share.strength * (due - had) / due
+        return weights[of] * max(0.25, min(4.0, factor))
+
+
+# 1. Capacity
+
+
+def over_capacity(done: Pass) -> list[str]:
+    """Starts and promises lie on ready nodes, within them, and every fraction on one card."""
+    before, after = Books(done.policy, done.before, done.now), done.at_its_end
+    wrong = [
+        f"{pool} node {node!r} is over: {after.held_on(pool, node)} and {after.kept_on(pool, node)} kept"
+        for pool in done.policy.pools
+        for node in after.sizes(pool)
+        if _is_sound(before, pool, node) and not _is_sound(after, pool, node)
+    ]
+    for start in done.plan.starts:
+        if start.pool not in start.request.pools or start.gpus not in start.request.sizes:
+            wrong.append(f"{start.request.id} did not ask for {start.gpus} of {start.pool}")
+        wrong += _misplaced(after, start.request.id, start)
+    for preemption in done.plan.preemptions:
+        wrong += _misplaced(after, preemption.request.id, preemption.promise)
+    return wrong
+
+
+def _is_sound(books: Books, pool: str, node: str) -> bool:
+    held = sum(books.held_on(pool, node)) + books.kept_on(pool, node)
+    return held <= books.sizes(pool)[node] and books.fit_on(pool, node)
+
+
+def _misplaced(books: Books, id: str, placed: Start | Promise) -> Iterator[str]:
+    if books.policy.pools[placed.pool].nodes is None:
+        if placed.nodes:
+            yield f"{id} is on nodes of a pool that has none"
+        return
+    if sum(placed.nodes.values()) != placed.gpus:
+        yield f"{id} has {dict(placed.nodes)} for {placed.gpus}"
+    if not set(placed.nodes) <= set(books.ready(placed.pool)):
+        yield f"{id} is on nodes that are not ready: {dict(placed.nodes)}"
+
+
+# 2. Held-back
+
+
+def invaded(done: Pass) -> list[str]:
+    """Whoever starts leaves what others hold back.
+
+    At the end of the pass this holds for every start of it: what starts or is promised later takes as much
+    off what is held back for itself as it takes of what is free, or leaves all that is held back.
+    """
+    # What was promised to those that started elsewhere still counted when others started.
+    moments = [done.at_its_end]
+    elsewhere = [
+        request
+        for request in done.before.requests
+        if request.id in done.plan.withdrawn and request.promised is not None
+    ]
+    if elsewhere:
+        kept = [replace(request, id=f"{request.id} before") for request in elsewhere]
+        state = replace(done.after, requests=[*done.after.requests, *kept])
+        moments.append(Books(done.policy, state, done.now))
+    wrong = []
+    for start in done.plan.starts:
+        lefts = []
+        for books in moments:
+            lane = books.in_lane(start.pool, start.request, start.gpus)
+            free = books.free(start.pool, lane=lane)
+            lefts.append(
+                free - books.held_from(books.account(start.request, start.pool), start.pool)
+            )
+        if max(lefts) < 0:
+            wrong.append(f"{start.request.id} takes {-max(lefts)} of {start.pool} held for others")
+    return wrong
+
+
+# 3. Victims
+
+
+def wrong_victims(done: Pass) -> list[str]:
+    """Every victim may be one, by the rule that is named; each is needed, and together they suffice."""
+    wrong = []
+    askers = [preemption.request.id for preemption in done.plan.preemptions]
+    victims = [
+        victim.lease.id for preemption in done.plan.preemptions for victim in preemption.victims
+    ]
+    started = {start.request.id for start in done.plan.starts}
+    if len(set(askers)) < len(askers) or set(askers) & started:
+        wrong.append(f"some ask twice, or start as well: {askers}, started {sorted(started)}")
+    if len(set(victims)) < len(victims):
+        wrong.append(f"some are victims twice: {victims}")
+    for at, preemption in enumerate(done.plan.preemptions):
+        wrong += _unguarded(done, preemption)
+        moments = [_moment(done, starts, at) for starts in range(len(done.plan.starts) + 1)]
+        found = [list(_unfounded(done, books, preemption)) for books in moments]
+        wrong += min(found, key=len)
+    return wrong
+
+
+def _unguarded(done: Pass, preemption: Preemption) -> Iterator[str]:
+    """Victims that are protected whatever the rule."""
+    rules, asker = done.policy.preemption, preemption.request.id
+    leases = {lease.id: lease for lease in done.before.leases}
+    if not preemption.victims:
+        yield f"{asker} preempts nobody"
+    others = [victim for victim in preemption.victims if victim.rule != "term"]
+    if others and rules.mode == "off":
+        yield f"{asker} preempts {_ids(others)} though preemption is off"
+    if preemption.awaits_approval is not (rules.mode == "approval" and bool(others)):
+        yield f"{asker}: awaits_approval is {preemption.awaits_approval} in mode {rules.mode}"
+    for lease, rule in preemption.victims:
+        if lease.id not in leases:
+            yield f"{asker}: its victim {lease.id} holds nothing"
+            continue
+        lease = leases[lease.id]
+        notice_ended = lease.notice_for in done.plan.withdrawn
+        if lease.pool != preemption.promise.pool:
+            yield f"{asker}: {lease.id} is in another pool"
+        if lease.notice_until is not None and not notice_ended:
+            yield f"{asker}: {lease.id} is under notice already"
+        if done.policy.tiers[lease.tier].preemptible == "never":
+            yield f"{asker}: {lease.id} may never be stopped ({rule})"
+        if done.now - lease.started < rules.min_runtime.total_seconds():
+            yield f"{asker}: {lease.id} has not run long enough ({rule})"
+
+
+def _moment(done: Pass, starts: int, preemptions: int) -> Books:
+    """After so many of the starts, and so many of the preemptions, of the pass."""
+    plan = Plan(
+        starts=done.plan.starts[:starts],
+        waiting=(),
+        preemptions=done.plan.preemptions[:preemptions],
+        withdrawn=done.plan.withdrawn,
+    )
+    grace = done.policy.preemption.grace.total_seconds()
+    return Books(done.policy, done.before.following(plan, done.now, grace), done.now)
+
+
+def _unfounded(done: Pass, books: Books, preemption: Preemption) -> Iterator[str]:
+    """What is wrong with one's victims at a moment."""
+    request, promise, victims = preemption.request, preemption.promise, preemption.victims
+    broken = [victim for victim in victims if not _rule_holds(books, preemption, victim, victims)]
+    for victim in broken:
+        yield f"{request.id}: {victim.rule} does not hold for {victim.lease.id}"
+    gone = [victim.lease.id for victim in victims]
+    leaving = [lease.id for lease in books.state.leases if lease.notice_until is not None]
+    then = books.without([*gone, *leaving])
+    if not then.may_start(request, promise.pool, promise.gpus):
+        yield f"{request.id} does not fit once {gone} have left"
+    elif not all(
+        then.fit_on(promise.pool, node, [part])
+        for node, part in (promise.nodes or {"": promise.gpus}).items()
+    ):
+        yield f"{request.id} does not fit where it is promised once {gone} have left"
+    elif not broken:
+        yield from _needless(done, books, preemption)
+
+
+def _needless(done: Pass, books: Books, preemption: Preemption) -> Iterator[str]:
+    """Victims without which the request fits as well."""
+    request, promise, victims = preemption.request, preemption.promise, preemption.victims
+    if surely_starts(done, books, request):
+        yield f"{request.id} preempts, though it could start"
+        return
+    until = done.now + done.policy.preemption.grace.total_seconds()
+    ending = [
+        lease.id for lease in books.state.leases if lease.ends is not None and lease.ends <= until
+    ]
+    if _surely_fits(done, books.without(ending), request, promise.pool, promise.gpus):
+        yield f"{request.id} preempts, though it could start once {ending} end within the grace period"
+    for victim in victims:
+        others = [other for other in victims if other is not victim]
+        rest = books.without(other.lease.id for other in others)
+        if all(_rule_holds(books, preemption, other, others) for other in others) and _surely_fits(
+            done, rest, request, promise.pool, promise.gpus
+        ):
+            yield f"{request.id} does not need {victim.lease.id} beside {_ids(others)}"
+
+
+def _rule_holds(
+    books: Books, preemption: Preemption, victim: Victim, victims: Sequence[Victim]
+) -> bool:
+    """Whether the rule that is named lets the request stop this lease, among these victims."""
+    request, pool, gpus = preemption.request, preemption.promise.pool, preemption.promise.gpus
+    lease, asker = victim.lease, books.account(preemption.request, pool)
+    owner = books.account(lease, pool)
+    same_team = owner.team == asker.team
+    its_borrowed = books.borrowed_inside if same_team else books.borrowed_from_teams
+    borrowed = lease.id in its_borrowed(owner.team, pool)
+    fewer_points = books.points(lease) < books.points(request)
+    soft = borrowed or books.tier(lease).preemptible == "always"
+    # Its own account's victims, and its siblings', make room in the quotas too.
+    own = [each.lease for each in victims if books.account(each.lease, pool) == asker]
+    team = [each.lease for each in victims if each.lease.team == asker.team]
+    own_quota_left = books.quota(asker, pool) - books.use(asker, pool) + _gpus(own)
+    team_quota_left = (
+        books.team_quota(asker.team, pool) - books.team_use(asker.team, pool) + _gpus(team)
+    )
+    if victim.rule == "reclaim":
+        covered = gpus <= (own_quota_left if same_team else team_quota_left)
+        return owner != asker and borrowed and covered
+    if victim.rule == "priority":
+        return owner == asker and fewer_points and soft
+    if victim.rule == "urgent":
+        return books.tier(request).may_preempt and fewer_points and soft
+    if victim.rule == "rebalance":
+        return (
+            books.policy.preemption.rebalance
+            and owner != asker
+            and borrowed
+            and gpus > (own_quota_left if same_team else team_quota_left)
+            and books.points(request) >= books.points(lease)
+            and _fairer(books, asker, owner, pool, gpus, victims)
+        )
+    if victim.rule == "term":
+        longest = books.policy.borrowing.max_duration
+        since = lease.started if lease.term_from is None else lease.term_from
+        return longest is not None and borrowed and books.now - since >= longest.total_seconds()
+    return False
+
+
+def _fairer(
+    books: Books,
+    asker: Account,
+    owner: Account,
+    pool: str,
+    gpus: int,
+    victims: Sequence[Victim],
+) -> bool:
+    """Whether after the swap the asker's overage by weight is not above the victim's account's."""
+    after = books.without(victim.lease.id for victim in victims)
+    if asker.team == owner.team:
+        return after.account_load(asker, pool, gpus) <= after.account_load(owner, pool, 0) + 1e-9
+    return after.team_load(asker.team, pool, gpus) <= after.team_load(owner.team, pool, 0) + 1e-9
+
+
+def _ids(victims: Iterable[Victim]) -> list[str]:
+    return [victim.lease.id for victim in victims]
+
+
+def _gpus(leases: Iterable[Lease]) -> int:
+    return sum(lease.gpus for lease in leases)
+
+
+# 4. Work-conserving
+
+
+def surely_starts(done: Pass, books: Books, request: Request) -> bool:
+    """Whether it has room in some pool and size, beyond all that is held for anyone."""
+    return any(
+        _surely_fits(done, books, request, pool, gpus)
+        for pool in request.pools
+        for gpus in request.sizes
+    )
+
+
+def _surely_fits(done: Pass, books: Books, request: Request, pool: str, gpus: int) -> bool:
+    """Whether so many are free beyond promises, others' reservations and windows, and held-back.
+
+    What is held is taken at its largest: there may be room in other ways, but here there is for sure.
+    """
+    if pool not in done.policy.pools or request.id in done.before.blocked:
+        return False
+    others = [
+        kept
+        for kept in done.plan.reservations
+        if kept.pool == pool and kept.request.id != request.id
+    ]
+    account = books.account(request, pool)
+    ends = math.inf if request.max_duration is None else done.now + request.max_duration
+    if (
+        (others and not done.policy.backfill.enabled)
+        or any(kept.of_quota and books.account(kept.request, pool) == account for kept in others)
+        or any(
+            window.pool == pool and window.start < ends
+            for window in upcoming(done.policy, done.now)
+        )
+    ):
+        return False
+    return books.unpromised(request.id).keeping(others).may_start(request, pool, gpus)
+
+
+def idle_room(done: Pass) -> list[str]:
+    """Nothing waits that has room; and what waits for others' rank alone has room but for that."""
+    books, reasons = done.at_its_end, done.plan.reasons()
+    wrong = []
+    for request in done.after.requests:
+        reason = reasons.get(request.id, "nothing")
+        if reason != "lower_priority" and surely_starts(done, books, request):
+            wrong.append(f"{request.id} waits for {reason}, but has room")
+        if reason == "lower_priority" and not _has_room_but_for_rank(books, request):
+            wrong.append(f"{request.id} waits for lower_priority, but has no room at all")
+    return wrong
+
+
+def _has_room_but_for_rank(books: Books, request: Request) -> bool:
+    """Whether it could start were it not for reservations, promises, the lane and windows."""
+    no_lane = books.policy.model_copy(update={"fast_lane": {}})
+    moments = [replace(books, policy=no_lane).unpromised(request.id)]
+    moments.append(moments[0].unpromised())
+    return any(
+        moment.may_start(request, pool, gpus)
+        or (
+            # Held back is less while promises count as use, and more is free once they do not.
+            pool in books.policy.pools
+            and moments[0].allows(request, pool, gpus)
+            and gpus
+            <= moments[1].free(pool) - moments[0].held_from(books.account(request, pool), pool)
+            and moments[1].has_shape(pool, gpus, request.gpus_per_node)
+        )
+        for moment in moments
+        for pool in request.pools
+        for gpus in request.sizes
+    )
+
+
+# 9. Reasons
+
+
+def unsound_reasons(done: Pass) -> list[str]:
+    """Every request starts or waits, once, for one reason of the closed list, with a sentence."""
+    wrong = []
+    plan = done.plan
+    decided = [start.request.id for start in plan.starts]
+    decided += [request.id for group in plan.waiting for request in group.requests]
+    if sorted(decided) != sorted(request.id for request in done.before.requests):
+        wrong.append(f"decided are {sorted(decided)}")
+    for group in plan.waiting:
+        ids = [request.id for request in group.requests]
+        allowed = WAITING_REASONS | {
+            done.before.blocked[id][0] for id in ids if id in done.before.blocked
+        }
+        if group.reason not in allowed:
+            wrong.append(f"{ids} wait for {group.reason!r}")
+        if not group.message.strip():
+            wrong.append(f"{ids} wait without a sentence")
+    reasons = plan.reasons()
+    awaiting = {each.request.id for each in plan.preemptions if each.awaits_approval}
+    promised = {request.id for request in done.after.requests if request.promised is not None}
+    for id, reason in reasons.items():
+        if id in done.before.blocked:
+            continue
+        if (reason == "approval") is not (id in awaiting):
+            wrong.append(f"{id} waits for {reason}, awaiting approval are {sorted(awaiting)}")
+        if (reason == "preempting") is not (id in promised):
+            wrong.append(f"{id} waits for {reason}, promised is something to {sorted(promised)}")
+    return wrong
+
+
+# 10. Reservations
+
+
+def moved_later(earlier: Pass, later: Pass) -> list[str]:
+    """Reservations with a known start that the next pass broke, though nothing better took their place.
+
+    What was stopped comes back as a request, and may be better. Where a promise ends, what had to leave
+    for it stays; then others' starts may have to be later.
+    """
+    wrong = []
+    for kept in earlier.plan.reservations:
+        if kept.at is None or kept.of_quota or later.plan.withdrawn:
+            continue
+        id = kept.request.id
+        latest = _starts_at_the_latest(later, id)
+        if latest > kept.at and not _yields(earlier, later, kept):
+            wrong.append(
+                f"{id} had {kept.pool} reserved from {kept.at - later.now:+g}, now {latest}"
+            )
+    return wrong
+
+
+def _starts_at_the_latest(done: Pass, id: str) -> float:
+    """When a request starts by a pass: now, when its victims have left, or as reserved."""
+    if id not in {request.id for request in done.after.requests}:
+        return done.now
+    ends = [
+        lease.notice_until
+        for lease in done.after.leases
+        if lease.notice_for == id and lease.notice_until is not None
+    ]
+    if ends:
+        return max(ends)
+    reserved = [
+        math.inf if kept.at is None or kept.at <= done.now else kept.at
+        for kept in done.plan.reservations
+        if kept.request.id == id
+    ]
+    return min(reserved, default=math.inf)
+
+
+def _yields(earlier: Pass, later: Pass, kept: Reservation) -> bool:
+    """Whether something better than it takes anything new in its pool."""
+    ranks, plan = _ranks(later.plan), later.plan
+    takers = {start.request.id for start in plan.starts if start.pool == kept.pool}
+    takers |= {each.request.id for each in plan.preemptions if each.promise.pool == kept.pool}
+    takers |= {each.request.id for each in plan.reservations if each.pool == kept.pool}
+    takers -= {each.request.id for each in earlier.plan.reservations}
+    own = ranks.get(kept.request.id)
+    return own is not None and any(ranks[id] < own for id in takers)
+
+
+def _ranks(plan: Plan) -> dict[str, tuple]:
+    """What decides who comes first, the lower the better, for all requests of a plan."""
+    ranks: dict[str, tuple] = {}
+    for start in plan.starts:
+        standing = (start.class_, start.saturation, start.points.score)
+        ranks[start.request.id] = _rank(start.request, *standing)
+    for group in plan.waiting:
+        for request in group.requests:
+            standing = (group.class_, group.saturation, group.points_of(request).score)
+            ranks[request.id] = _rank(request, *standing)
+    return ranks
+
+
+def _rank(request: Request, class_: Class, saturation: float, score: float) -> tuple:
+    served = saturation if class_ is Class.BORROWING else 0.0
+    return (class_, served, -score, request.submitted, request.id)
