@@ -42,6 +42,7 @@ class Room:
         self._promised: dict[str, int] = {}
         self._leaving: dict[str, int] = {}
         self._where: dict[str, Mapping[str, int]] = {}
+        self._without_promises: Nodes | None = None
         unplaced = []
         for lease in leases:
             if self.named and not lease.nodes:
@@ -57,6 +58,7 @@ class Room:
         other.nodes = self.nodes.copy()
         other._promised, other._leaving = dict(self._promised), dict(self._leaving)
         other._where = dict(self._where)
+        other._without_promises = None
         return other
 
     def where(self, lease: Lease) -> Mapping[str, int]:
@@ -77,6 +79,7 @@ class Room:
 
     def hold(self, lease: Lease, nodes: Mapping[str, int]) -> None:
         """A lease uses GPUs on these nodes."""
+        self._without_promises = None
         here = {node: part for node, part in nodes.items() if node in self.nodes.free and part}
         self._where[lease.id] = here
         self.nodes.take(here)
@@ -90,6 +93,7 @@ class Room:
 
     def end(self, lease: Lease) -> None:
         """The lease ends, and frees what it used."""
+        self._without_promises = None
         here = self._where.pop(lease.id, {})
         if lease.notice_until is not None:
             self._keep(here, self._leaving, -1)
@@ -141,12 +145,11 @@ class Room:
 
     def could_place(self, gpus: int, per_node: int | None) -> bool:
         """Whether what no lease uses, promised or not, has the shape."""
-        kept = {node: part for node in self._promised if (part := self._kept(node))}
-        nodes = self.nodes
-        if kept:
-            nodes = nodes.copy()
-            nodes.give(kept)
-        return nodes.place(gpus, per_node if self.named else None) is not None
+        if self._without_promises is None:
+            kept = {node: part for node in self._promised if (part := self._kept(node))}
+            self._without_promises = self.nodes.copy() if kept else self.nodes
+            self._without_promises.give(kept)
+        return self._without_promises.place(gpus, per_node if self.named else None) is not None
 
     def in_lane(self, gpus: int, max_duration: float | None) -> bool:
         """Whether the fast lane is for requests of this size and length."""
@@ -179,6 +182,7 @@ class Room:
 
     def _keep(self, nodes: Mapping[str, int], what: dict[str, int], sign: int) -> None:
         """Change what is promised or leaving on some nodes, and with it what is kept of the free GPUs."""
+        self._without_promises = None
         for node, part in nodes.items():
             before = self._kept(node)
             what[node] = what.get(node, 0) + sign * part

@@ -96,7 +96,10 @@ class Queue:
             elif number < self._last_started.get(line.holding.account.team, 0):
                 self._change(line)
             elif not self._stands_rightly(group.ask, line):
-                self._settle(group.ask)
+                # Where it has no business any more, the rest of its line mostly has none either.
+                for ask in list(line.asks):
+                    if not self._stands_rightly(ask, line):
+                        self._settle(ask)
             else:
                 return Turn(group, line, is_stuck=not group.ask.choices)
 

@@ -124,23 +124,11 @@ class Reservations:
             at = held.reservation.at
             if self._is_gone_by(asker, begins, owner, at):
                 continue
-            over, over_on = held.over, dict(held.over_on)
             if at is None:
-                nodes = room.nodes.free
-                over_on = {
-                    node: max(0, nodes[node] - part)
-                    for node, part in held.reservation.nodes.items()
-                    if node in nodes
-                }
+                over, over_on = self._over_now(held, room)
             else:
-                for lease in freed:
-                    ends = self._snapshot.preemption.gone_by(owner, lease)
-                    if ends is None or ends > at:
-                        for node, part in room_nodes(self._snapshot, lease).items():
-                            over += part
-                            if node in over_on:
-                                over_on[node] += part
-                most = min(most, over + asker.holding.held_back)
+                over, over_on = self._over_then(held, at, freed)
+            most = min(most, over + self._only_for(asker, room))
             for node, left in over_on.items():
                 on_nodes[node] = min(left, on_nodes.get(node, left))
         return Bound(most, on_nodes or None)
@@ -152,20 +140,57 @@ class Reservations:
             return float("inf"), frozenset()
         if self._nothing_passes:
             return 0, frozenset()
-        over = [held.over for held in held_here.values() if held.reservation.at is not None]
+        room, over = self._snapshot.room(pool), []
+        for held in held_here.values():
+            known = held.reservation.at is not None
+            over.append(held.over if known else self._over_now(held, room)[0])
         nodes = [held.reservation.nodes.keys() for held in held_here.values()]
-        return min(over, default=float("inf")), set().union(*nodes)
+        return min(over), set().union(*nodes)
 
     def taken(self, asker: Asker, begins: float, nodes: Mapping[str, int]) -> None:
         """Something starts, or is promised: what it uses beyond their starts is no longer left over."""
+        room = self._snapshot.room(asker.pool)
         for held in self._held.get(asker.pool, {}).values():
             at = held.reservation.at
             if at is None or self._is_gone_by(asker, begins, held.owner, at):
                 continue
-            held.over -= max(0, asker.gpus - asker.holding.held_back)
+            held.over -= max(0, asker.gpus - self._only_for(asker, room))
             for node, part in nodes.items():
                 if node in held.over_on:
                     held.over_on[node] -= part
+
+    def _over_now(self, held: _Held, room: Room) -> tuple[int, dict[str, int]]:
+        """What is left over beside the free GPUs that a reservation without a known start keeps."""
+        owner, free, placement = held.owner, room.nodes.free, held.reservation.nodes
+        kept = {node: min(part, max(0, free[node])) for node, part in placement.items()}
+        lane = 0 if room.in_lane(owner.gpus, owner.request.max_duration) else room.lane_left
+        held_back = self._snapshot.accounts.held_back_by_others(owner.holding)
+        over = room.free - held_back - lane - sum(kept.values())
+        return max(0, over), {node: free[node] - part for node, part in kept.items()}
+
+    def _over_then(
+        self, held: _Held, at: float, freed: Iterable[Lease]
+    ) -> tuple[int, dict[str, int]]:
+        """What a reservation leaves over from its start on, if ``freed`` are gone as well."""
+        lasting = []
+        for lease in freed:
+            ends = self._snapshot.preemption.gone_by(held.owner, lease)
+            if ends is None or ends > at:
+                lasting.append(self._snapshot.room(lease.pool).where(lease))
+        if not lasting:
+            return held.over, held.over_on
+        over, over_on = held.over, dict(held.over_on)
+        for nodes in lasting:
+            for node, part in nodes.items():
+                over += part
+                if node in over_on:
+                    over_on[node] += part
+        return over, over_on
+
+    def _only_for(self, asker: Asker, room: Room) -> int:
+        """What an asker takes from nobody: what is held back for it, and what is free in its fast lane."""
+        in_lane = room.in_lane(asker.gpus, asker.request.max_duration)
+        return asker.holding.held_back + (room.lane_left if in_lane else 0)
 
     def _is_gone_by(self, asker: Asker, begins: float, owner: Asker, at: float | None) -> bool:
         """Whether what begins then will not be in the way of a reservation."""
@@ -245,11 +270,6 @@ class Reservations:
             }
         self._held.setdefault(asker.pool, {})[_strength(asker.class_)] = held
         return reservation
-
-
-def room_nodes(snapshot: Snapshot, lease: Lease) -> Mapping[str, int]:
-    """The GPUs of a lease on the ready nodes of its pool."""
-    return snapshot.room(lease.pool).where(lease)
 
 
 def _strength(class_: Class) -> str:

@@ -25,6 +25,7 @@ from dagster_gpufair.scheduling.model import (
     Class,
     Lease,
     Plan,
+    Points,
     Preemption,
     Promise,
     Request,
@@ -32,6 +33,7 @@ from dagster_gpufair.scheduling.model import (
     Start,
     State,
     Victim,
+    Waiting,
 )
 
 GPU = 1000
@@ -850,29 +852,36 @@ def _starts_at_the_latest(done: Pass, id: str) -> float:
 
 
 def _yields(earlier: Pass, later: Pass, kept: Reservation) -> bool:
-    """Whether something better than it takes anything new in its pool."""
+    """Whether something better than it takes anything new in its pool, or now has its team's quota kept.
+
+    Who has quota kept is better by its score, whatever the class.
+    """
     ranks, plan = _ranks(later.plan), later.plan
-    takers = {start.request.id for start in plan.starts if start.pool == kept.pool}
+    before = {each.request.id for each in earlier.plan.reservations}
+    new = [
+        each
+        for each in plan.reservations
+        if each.pool == kept.pool and each.request.id not in before
+    ]
+    if any(each.of_quota and each.request.team == kept.request.team for each in new):
+        return True
+    takers = {start.request.id for start in plan.starts if start.pool == kept.pool} - before
     takers |= {each.request.id for each in plan.preemptions if each.promise.pool == kept.pool}
-    takers |= {each.request.id for each in plan.reservations if each.pool == kept.pool}
-    takers -= {each.request.id for each in earlier.plan.reservations}
+    takers |= {each.request.id for each in new}
     own = ranks.get(kept.request.id)
     return own is not None and any(ranks[id] < own for id in takers)
 
 
 def _ranks(plan: Plan) -> dict[str, tuple]:
     """What decides who comes first, the lower the better, for all requests of a plan."""
-    ranks: dict[str, tuple] = {}
-    for start in plan.starts:
-        standing = (start.class_, start.saturation, start.points.score)
-        ranks[start.request.id] = _rank(start.request, *standing)
+    ranks = {start.request.id: _rank(start.request, start, start.points) for start in plan.starts}
     for group in plan.waiting:
         for request in group.requests:
-            standing = (group.class_, group.saturation, group.points_of(request).score)
-            ranks[request.id] = _rank(request, *standing)
+            ranks[request.id] = _rank(request, group, group.points_of(request))
     return ranks
 
 
-def _rank(request: Request, class_: Class, saturation: float, score: float) -> tuple:
-    served = saturation if class_ is Class.BORROWING else 0.0
-    return (class_, served, -score, request.submitted, request.id)
+def _rank(request: Request, stands: Start | Waiting, points: Points) -> tuple:
+    borrows = stands.class_ is Class.BORROWING
+    served = (stands.saturation, stands.inside) if borrows else (0.0, 0.0)
+    return (stands.class_, *served, -points.score, request.submitted, request.id)
