@@ -341,6 +341,10 @@ class Accounts:
 
     def _keeper(self, name: str, pool: str) -> Holding | None:
         """The team as one, if part of its quota in the pool may be held back from others."""
+        written = self._policy.teams[name]
+        limits = pool in written.lend_limit or (name, pool) in self._windows
+        if not limits and not any(pool in of.lend_limit for of in written.projects.values()):
+            return None
         team = self.account(Account(name), pool).team
         return team if team.unlent or any(member.unlent for member in team.members) else None
 

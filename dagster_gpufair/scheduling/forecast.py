@@ -27,11 +27,12 @@ def forecast(
     from outside. By bounds alone the times are rather too late than too early.
     """
     grace = policy.preemption.grace.total_seconds()
-    usual_ends = usual_ends or {}
+    # What is past has not come true.
+    usual_ends = {id: end for id, end in (usual_ends or {}).items() if end > now}
 
     def ends(lease: Lease) -> float | None:
         usual = usual_ends.get(lease.id)
-        if usual is None or usual <= now:
+        if usual is None:
             return lease.ends
         return usual if lease.ends is None else min(usual, lease.ends)
 

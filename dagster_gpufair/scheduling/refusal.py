@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dagster_gpufair.policy.in_force import upcoming
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import unknown
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.scheduling import wording
-from dagster_gpufair.scheduling.accounts import Holding, Rights
 from dagster_gpufair.scheduling.capacity import Room
+from dagster_gpufair.scheduling.horizon import Asker
 from dagster_gpufair.scheduling.model import Request, State
 from dagster_gpufair.scheduling.reasons import NO_BORROWING
 from dagster_gpufair.scheduling.snapshot import Snapshot
@@ -15,7 +16,7 @@ from dagster_gpufair.scheduling.snapshot import Snapshot
 MENDS = {
     "exceeds_pool": "Ask for fewer GPUs or another pool.",
     "no_matching_device": "Ask for another split (gpus_per_node) or another pool.",
-    "exceeds_limits": "Ask for fewer GPUs, another pool, or a higher quota or borrow_limit.",
+    "exceeds_limits": "Ask for less, another pool, or a higher quota or limit.",
 }
 
 
@@ -23,15 +24,41 @@ def why_never(policy: Policy, request: Request) -> tuple[str, str] | None:
     """The code and the sentence of a request that can never start; None if it can.
 
     It is tried with the least it accepts in every pool of its list, with nothing running and all
-    nodes ready. The code is that of the pool it likes best:
+    nodes ready; now, and when any of its team's grants or windows starts. The code is that of the pool
+    it likes best:
 
     - ``unknown_team``, ``tier_not_allowed``: the policy has no such team or tier
     - ``unknown_pool``: no pool of its list is in the policy
     - ``exceeds_pool``: the pool has fewer GPUs
     - ``no_matching_device``: the pool's nodes cannot give the shape
-    - ``exceeds_limits``: it is more than the quota and what may be borrowed above it
+    - ``exceeds_limits``: it is more than the quota and what may be borrowed above it, than what others
+      leave to it, or than a ceiling of its team
     """
-    idle = Snapshot(policy, State(), request.submitted)
+    # What is held for others in a window is theirs for a time only.
+    own = [window for window in policy.windows if window.team == request.team]
+    lasting = policy.model_copy(update={"windows": own})
+    refusal = _why_not_at(lasting, request, request.submitted)
+    if refusal is None or refusal[0] != "exceeds_limits":
+        return refusal
+    for later in _extra_starts(lasting, request):
+        if _why_not_at(lasting, request, later) is None:
+            return None
+    return refusal
+
+
+def _extra_starts(policy: Policy, request: Request) -> set[float]:
+    """When its team will have more than now."""
+    grants = {
+        grant.start.timestamp()
+        for grant in policy.grants
+        if grant.team == request.team and grant.start.timestamp() > request.submitted
+    }
+    return grants | {window.start for window in upcoming(policy, request.submitted)}
+
+
+def _why_not_at(policy: Policy, request: Request, now: float) -> tuple[str, str] | None:
+    """Why it could not start then, were everything idle."""
+    idle = Snapshot(policy, State(), now)
     rights, pools = idle.rights(request), idle.pools(request)
     if rights is None:
         if request.team not in policy.teams:
@@ -42,8 +69,9 @@ def why_never(policy: Policy, request: Request) -> tuple[str, str] | None:
         return "unknown_pool", f"{unknown('pool', wanted, policy.pools)}."
     refusals = []
     for pool in pools:
-        holding = idle.accounts.holding(request, pool)
-        refusal = _why_never_in(idle, request, rights, holding)
+        holding, gpus = idle.accounts.holding(request, pool), request.sizes[-1]
+        class_ = holding.class_of(gpus, rights.urgent)
+        refusal = _why_never_in(idle, Asker(request, holding, gpus, class_, rights))
         if refusal is None:
             return None
         refusals.append(refusal)
@@ -51,38 +79,48 @@ def why_never(policy: Policy, request: Request) -> tuple[str, str] | None:
     return code, f"{'; '.join(message for _, message in refusals)}. {MENDS[code]}"
 
 
-def _why_never_in(
-    idle: Snapshot, request: Request, rights: Rights, holding: Holding
-) -> tuple[str, str] | None:
-    pool, gpus = holding.pool, request.sizes[-1]
+def _why_never_in(idle: Snapshot, asker: Asker) -> tuple[str, str] | None:
+    request, pool, gpus = asker.request, asker.pool, asker.gpus
     room = idle.room(pool)
     asks = f"it asks for {wording.asked(request, pool, room)}"
     if gpus > room.ready:
         return "exceeds_pool", f"{asks}, and {pool} has {format_gpus(room.ready)} in all"
     if room.place(gpus, request.gpus_per_node) is None:
         return "no_matching_device", f"{asks}, and {pool} has {_nodes(room)}"
-    limits = _limits(idle, rights, holding, gpus)
+    limits = _limits(idle, asker)
     return ("exceeds_limits", f"{asks}, and {limits}") if limits else None
 
 
-def _limits(idle: Snapshot, rights: Rights, holding: Holding, gpus: int) -> str | None:
+def _limits(idle: Snapshot, asker: Asker) -> str | None:
     """What its account may use at most, where that is less than it asks for."""
-    account, quota, limit = holding.account, format_gpus(holding.quota), holding.borrow_limit or 0
+    holding, rights, gpus = asker.holding, asker.rights, asker.gpus
+    account, quota = holding.account, format_gpus(holding.quota)
     if holding.allowed_class(gpus, rights) is None:
+        limited = holding if holding.borrow_limit is not None else holding.team
+        limit = limited.borrow_limit or 0
         if rights.barred or not limit:
             return f"{account} may use {quota} there: {rights.barred or NO_BORROWING}"
-        most = format_gpus(holding.quota + limit)
-        return f"{account} may use {most} there: its quota of {quota} and {format_gpus(limit)} borrowed"
-    most_free = idle.free_for(holding)
+        most, own = format_gpus(limited.quota + limit), format_gpus(limited.quota)
+        return (
+            f"{account} may use {most} there: its quota of {own} and {format_gpus(limit)} borrowed"
+        )
+    most_free = idle.left_for(asker)
     if gpus > most_free:
-        kept = wording.held_back(idle.accounts.keepers(holding))
-        return f"{account} may use {format_gpus(most_free)} there: {kept}"
+        kept = [wording.held_back(keepers)] if (keepers := idle.accounts.keepers(holding)) else []
+        lane = idle.room(asker.pool).lane_left
+        if lane:
+            kept.append(f"{format_gpus(lane)} are in the fast lane")
+        return f"{account} may use {format_gpus(most_free)} there: {' and '.join(kept)}"
+    exceeded = idle.ceilings.exceeded(asker.request, asker.pool, gpus)
+    if exceeded is not None:
+        most = f"the ceiling of {account.team} is {exceeded.most:g}"
+        return f"declares {exceeded.asked:g} {exceeded.what}; {most}"
     return None
 
 
 def _nodes(room: Room) -> str:
     """``2 nodes of 8``, ``3 nodes of 4 to 8``."""
-    sizes = sorted(room.nodes.sizes.values()) if room.nodes else [room.ready]
+    sizes = sorted(room.nodes.sizes.values())
     least, most = format_gpus(sizes[0]), format_gpus(sizes[-1])
     spread = most if least == most else f"{least} to {most}"
     return f"{len(sizes)} node{'' if len(sizes) == 1 else 's'} of {spread}"

@@ -64,3 +64,18 @@ def test_the_order_is_that_of_the_time_it_happens():
     ]
     times = forecast(rules, state(queued, running), NOW)
     assert times == {"milestone": NOW + seconds("2h"), "standard": NOW + seconds("3h")}
+
+
+def test_work_is_expected_to_end_when_work_like_it_usually_does():
+    running = [holds("r1", "a", "t4", 4, since="30m")]
+    queued = [ask("q", "a", "t4", 4)]
+    assert minutes_until(RULES, queued, running) == {}
+    usual = forecast(RULES, state(queued, running), NOW, usual_ends={"r1": NOW + seconds("20m")})
+    assert usual == {"q": NOW + seconds("20m")}
+
+
+def test_a_usual_end_that_is_past_says_nothing():
+    running = [holds("r1", "a", "t4", 4, since="30m", max_duration="1h")]
+    queued = [ask("q", "a", "t4", 4)]
+    late = forecast(RULES, state(queued, running), NOW, usual_ends={"r1": NOW - 60})
+    assert late == {"q": NOW + seconds("30m")}

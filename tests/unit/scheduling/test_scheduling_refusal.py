@@ -96,3 +96,56 @@ def test_every_pool_of_its_list_is_told_and_the_first_gives_the_code():
         "it asks for 17 × h100 on whole nodes, and h100 has 16 in all; "
         "it asks for 17 × t4, and t4 has 16 in all. Ask for fewer GPUs or another pool."
     )
+
+
+MORE = {
+    "team": "red",
+    "pool": "t4",
+    "gpus": 8,
+    "approved_by": "ops",
+    "reason": "paper",
+}
+NEXT_WEEK = {"from": "2027-01-22T08:00:00Z", "until": "2027-01-23T08:00:00Z"}
+NOW_IN_FORCE = {"from": "2027-01-15T00:00:00Z", "until": "2027-01-16T00:00:00Z"}
+"""`NOW` of the builder is in it."""
+
+
+def test_what_a_grant_will_cover_may_wait_for_it():
+    no_borrowing = {"borrowing": {"mode": "off"}}
+    teams = {"red": {"quota": {"t4": 4}}}
+    request = ask("q", "red", "t4", 8)
+    assert why_never(policy({"t4": 16}, teams, **no_borrowing), request) is not None
+    granted = policy({"t4": 16}, teams, grants=[MORE | NEXT_WEEK], **no_borrowing)
+    assert why_never(granted, request) is None
+
+
+def test_a_window_of_another_team_passes():
+    window = {"team": "red", "pool": "t4", "gpus": 16} | NOW_IN_FORCE
+    rules = policy({"t4": 16}, {"red": {}, "blue": {}}, windows=[window])
+    assert why_never(rules, ask("q", "blue", "t4", 4)) is None
+
+
+def test_what_the_fast_lane_keeps_is_for_nothing_large():
+    lane = {"t4": {"gpus": 2, "max_gpus": 1, "max_duration": "30m"}}
+    rules = policy({"t4": 4}, {"red": {"quota": {"t4": 4}}}, fast_lane=lane)
+    assert why_never(rules, ask("q", "red", "t4", 2)) is None
+    code, says = why_never(rules, ask("q", "red", "t4", 3))
+    assert code == "exceeds_limits"
+    assert "red may use 2 there: 2 are in the fast lane" in says
+
+
+def test_what_alone_declares_more_than_a_ceiling_never_starts():
+    rules = policy({"t4": 4}, {"red": {"quota": {"t4": 4}, "ceilings": {"cpus": 64}}})
+    assert why_never(rules, ask("q", "red", "t4", 1, cpus=64)) is None
+    code, says = why_never(rules, ask("q", "red", "t4", 1, cpus=65))
+    assert code == "exceeds_limits"
+    assert "declares 65 cpus; the ceiling of red is 64" in says
+
+
+def test_a_project_may_use_what_its_team_has():
+    projects = {"base": {"quota": {"t4": 2}, "borrow_limit": {"t4": 1}}}
+    rules = policy({"t4": 8}, {"red": {"quota": {"t4": 8}, "projects": projects}})
+    assert why_never(rules, ask("q", "red", "t4", 3, project="base")) is None
+    code, says = why_never(rules, ask("q", "red", "t4", 4, project="base"))
+    assert code == "exceeds_limits"
+    assert "red/base may use 3 there: its quota of 2 and 1 borrowed" in says

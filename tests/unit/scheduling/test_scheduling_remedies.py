@@ -1,0 +1,103 @@
+"""What would help a request that waits: each change is one that really starts it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scheduling_builder import NOW, ask, decide, holds, policy, seconds, state
+
+from dagster_gpufair.scheduling.model import Plan, Request
+from dagster_gpufair.scheduling.plan import plan
+from dagster_gpufair.scheduling.remedies import what_would_help
+
+POOLS = {"h100": {"h1": 8, "h2": 8}, "t4": 4}
+TEAMS = {
+    "nlp": {"quota": {"h100": 16, "t4": 4}, "tiers": ["milestone", "standard", "exploratory"]},
+    "vision": {},
+}
+
+
+def changes(rules, request, queued=(), running=(), **more):
+    found = what_would_help(rules, state([request, *queued], running, **more), request, NOW)
+    return {remedy.change: remedy for remedy in found}
+
+
+def test_fewer_gpus_are_as_many_as_fit():
+    running = [holds("r1", "nlp", "h100", 3, on="h1"), holds("r2", "nlp", "h100", 4, on="h2")]
+    found = changes(policy(POOLS, TEAMS), ask("q", "nlp", "h100", 8), running=running)
+    assert (found["gpus"].value, found["gpus"].pool) == (4000, "h100")
+
+
+def test_another_pool_is_named_if_it_has_room():
+    running = [holds("r1", "nlp", "h100", 8, on="h1"), holds("r2", "nlp", "h100", 8, on="h2")]
+    found = changes(policy(POOLS, TEAMS), ask("q", "nlp", "h100", 4), running=running)
+    assert found["pool"].value == "t4"
+    assert "gpus" not in found
+
+
+def test_another_split_is_named_where_the_nodes_are_the_trouble():
+    running = [holds("r1", "nlp", "h100", 4, on="h1"), holds("r2", "nlp", "h100", 4, on="h2")]
+    found = changes(policy(POOLS, TEAMS), ask("q", "nlp", "h100", 8), running=running)
+    assert found["gpus_per_node"].value == 4000
+
+
+def test_a_shorter_bound_is_named_where_it_would_end_before_a_reservation():
+    rules = policy({"h100": {"h1": 8}}, TEAMS | {"nlp": {"quota": {"h100": 8}}})
+    running = [holds("r1", "vision", "h100", 4, since="10m", max_duration="90m")]
+    gang, small = ask("gang", "nlp", "h100", 8, waited="1h"), ask("q", "vision", "h100", 2)
+    found = changes(rules, small, [gang], running)
+    assert found["max_duration"].value == seconds("1h")
+
+
+def test_a_tier_that_outranks_work_of_its_own_account_is_named_with_whom_it_stops():
+    rules = policy(
+        {"t4": 4},
+        {"nlp": {"quota": {"t4": 4}, "tiers": ["standard", "exploratory", "milestone"]}},
+        preemption={"mode": "auto"},
+    )
+    running = [holds("r1", "nlp", "t4", 4, tier="standard")]
+    always = rules.model_copy(
+        update={
+            "tiers": rules.tiers
+            | {"standard": rules.tiers["standard"].model_copy(update={"preemptible": "always"})}
+        }
+    )
+    found = changes(always, ask("q", "nlp", "t4", 4), running=running)
+    assert (found["tier"].value, found["tier"].stops) == ("milestone", ("r1",))
+
+
+def test_what_only_waits_for_space_is_told_when_it_fits():
+    running = [holds("r1", "nlp", "t4", 4, since="30m", max_duration="1h")]
+    found = changes(policy(POOLS, TEAMS), ask("q", "nlp", "t4", 4), running=running)
+    assert found["wait"].value == NOW + seconds("30m")
+
+
+def test_nothing_is_named_where_nothing_helps():
+    rules = policy({"t4": 4}, {"nlp": {"quota": {"t4": 4}, "tiers": ["standard"]}})
+    assert changes(rules, ask("q", "nlp", "t4", 1), running=[holds("r1", "nlp", "t4", 4)]) == {}
+
+
+def test_each_change_starts_it_when_it_is_made():
+    running = [
+        holds("r1", "nlp", "h100", 5, on="h1", since="2h", max_duration="3h"),
+        holds("r2", "vision", "h100", 6, on="h2", since="1h"),
+    ]
+    rules, request = policy(POOLS, TEAMS), ask("q", "nlp", "h100", 8)
+    assert decide(rules, [request], running).started == []
+    for remedy in what_would_help(rules, state([request], running), request, NOW):
+        if remedy.change == "wait":
+            continue
+        changed = changed_by(request, remedy.change, remedy.value)
+        assert "q" in started(plan(rules, state([changed], running), NOW)), remedy
+
+
+def changed_by(request: Request, change: str, value) -> Request:
+    if change == "gpus":
+        return replace(request, gpus=value, min_gpus=None)
+    if change == "pool":
+        return replace(request, pools=(*request.pools, value))
+    return replace(request, **{change: value})
+
+
+def started(result: Plan) -> list[str]:
+    return [start.request.id for start in result.starts]
