@@ -105,6 +105,11 @@ class Holding:
         """Its team as one: itself, in a team without projects."""
         return self if self.whole is None else self.whole
 
+    def __str__(self) -> str:
+        """Its account; the rest of a team with projects is not taken for all of it."""
+        is_rest = self.whole is not None and self.account.project is None
+        return f"the rest of {self.account}" if is_rest else str(self.account)
+
     @property
     def siblings(self) -> list[Holding]:
         """The other accounts of its team."""
@@ -182,6 +187,10 @@ class Holding:
             return self._within(gpus, less)
         inside = self._within(gpus, less)
         return inside and (class_ is Class.SHARED or self.whole._within(gpus, team_less))
+
+    def limited_by(self, gpus: int) -> Holding:
+        """Itself or its team: whose limit keeps it from borrowing so many more."""
+        return self if self.whole is None or not self._within(gpus, 0) else self.whole
 
     def _within(self, gpus: int, less: int) -> bool:
         limit = self.borrow_limit

@@ -43,6 +43,11 @@ class Ceilings:
             for lease in sorted(leases, key=lambda lease: lease.id):
                 self.take(lease, lease.pool, lease.gpus)
 
+    def of_team(self, team: str) -> list[tuple[str, float, float]]:
+        """Its ceilings: what they are of, how much is used, and the most."""
+        used = self._used.get(team, {})
+        return [(what, used[what], most) for what, most in self._most.get(team, {}).items()]
+
     def exceeded(self, request: Request, pool: str, gpus: int) -> Exceeded | None:
         """The first ceiling of its team that the request would exceed with so many GPUs of a pool."""
         most = self._most.get(request.team)
@@ -60,6 +65,13 @@ class Ceilings:
         if used is not None:
             for what in used:
                 used[what] += self._declared(of, what, pool, gpus)
+
+    def give(self, of: Request | Lease, pool: str, gpus: int) -> None:
+        """Count it no more."""
+        used = self._used.get(of.team)
+        if used is not None:
+            for what in used:
+                used[what] -= self._declared(of, what, pool, gpus)
 
     def _declared(self, of: Request | Lease, what: str, pool: str, gpus: int) -> float:
         if what == "cpus":

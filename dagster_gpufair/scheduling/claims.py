@@ -1,7 +1,12 @@
-"""Claims on a quota: a large request whose quota is taken up by smaller work of its own account.
+"""Claims on a quota: what a large request needs of it is kept from worse requests of its account.
 
-Its account's quota could hold it, but for runs that are smaller. Once it has waited ``reserve_after``, the
-quota is kept for it: worse requests of the account start only if they are gone by the time the quota could
+Two kinds of requests claim their account's quota:
+
+- one that holds a reservation as guaranteed: without the quota it would lose its place;
+- one that its quota could hold, but for runs of its account that are smaller, once it has waited
+  ``reserve_after``.
+
+Worse requests of the account start only if they are gone by the time that it starts, or that the quota could
 hold it, leave enough of the quota, or could be stopped for it.
 """
 
@@ -10,9 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from dagster_gpufair.scheduling.accounts import Holding
-from dagster_gpufair.scheduling.groups import Ask, Group
+from dagster_gpufair.scheduling.groups import Ask
 from dagster_gpufair.scheduling.horizon import Asker
-from dagster_gpufair.scheduling.model import Class, Lease, Request, Reservation
+from dagster_gpufair.scheduling.model import Class, Lease, Reservation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,46 +56,68 @@ class Claims:
     def __bool__(self) -> bool:
         return bool(self._asks)
 
-    def bars(self, asker: Asker, group: Group) -> Claim | None:
-        """The claim that keeps the first of a group from starting so now."""
-        if asker.class_ is Class.URGENT or asker.holding not in self._asks:
+    def bars(self, asker: Asker) -> Claim | None:
+        """The claim that keeps a request from starting so now."""
+        if asker.class_ is Class.URGENT:
             return None
-        claim = self._claim(asker.holding)
-        if claim is None or claim.asker.request is asker.request:
-            return None
-        if _rank(self._snapshot, group, asker.holding) < claim.key:
-            return None
-        return None if self._may_pass(asker, claim) else claim
+        for claim in (self._of_reserved(asker.holding), self._of_waiting(asker.holding)):
+            if (
+                claim is not None
+                and claim.asker.request is not asker.request
+                and claim.key < _rank(self._snapshot, asker)
+                and not self._may_pass(asker, claim)
+            ):
+                return claim
+        return None
 
     def all(self) -> list[Claim]:
-        """Those that hold now, by account and pool."""
-        claims = [claim for holding in self._asks if (claim := self._claim(holding))]
+        """Those of requests that have waited, by account and pool."""
+        claims = [claim for holding in self._asks if (claim := self._of_waiting(holding))]
         return sorted(
             claims, key=lambda claim: (str(claim.asker.holding.account), claim.asker.pool)
         )
 
     def _may_pass(self, asker: Asker, claim: Claim) -> bool:
         snapshot = self._snapshot
-        if not snapshot.policy.backfill.enabled or claim.at is None:
+        if not snapshot.policy.backfill.enabled:
             return False
         if asker.gpus <= claim.over:
             return True
+        if claim.at is None:
+            return False
         length = asker.request.max_duration
         if length is not None and snapshot.now + length <= claim.at:
             return True
         preemption, tiers = snapshot.preemption, snapshot.policy.tiers
         mine, its = tiers[asker.request.tier], tiers[claim.asker.request.tier]
+        borrows = mine.preemptible == "borrowed" and asker.class_ is not Class.GUARANTEED
         return (
             preemption.by_itself
             and mine.points < its.points
-            and (
-                mine.preemptible == "always"
-                or (mine.preemptible == "borrowed" and asker.class_ is not Class.GUARANTEED)
-            )
+            and (mine.preemptible == "always" or borrows)
             and snapshot.now + preemption.min_runtime + preemption.grace <= claim.at
         )
 
-    def _claim(self, holding: Holding) -> Claim | None:
+    def _of_reserved(self, holding: Holding) -> Claim | None:
+        """That of the guaranteed request of the account that holds the pool's reservation."""
+        reserved = self._snapshot.reservations.guaranteed_in(holding)
+        if reserved is None:
+            return None
+        asker, at = reserved
+        left = holding.quota - holding.taken - asker.gpus
+        if at is not None:
+            left += sum(
+                lease.gpus
+                for lease in self._snapshot.leases_of(holding)
+                if (end := self._snapshot.preemption.gone_by(asker, lease)) is not None
+                and end <= at
+            )
+        return Claim(_rank(self._snapshot, asker), asker, at, left)
+
+    def _of_waiting(self, holding: Holding) -> Claim | None:
+        """That of the best request of the account that has waited for smaller runs to end."""
+        if holding not in self._asks:
+            return None
         version, claim = self._found.get(holding, (-1, None))
         if version != self._snapshot.version(holding.pool):
             claim = self._best(holding)
@@ -98,25 +125,22 @@ class Claims:
         return claim
 
     def _best(self, holding: Holding) -> Claim | None:
-        snapshot = self._snapshot
-        leases = list(snapshot.leases_of(holding))
-        best: tuple[tuple[float, float, str], Request, int] | None = None
+        leases = list(self._snapshot.leases_of(holding))
+        best: tuple[tuple[float, float, str], Asker] | None = None
         for ask, gpus in self._asks[holding]:
             smaller = sum(lease.gpus for lease in leases if lease.gpus < gpus)
             over = holding.taken + gpus - holding.quota
             if over <= 0 or over > smaller:
                 continue
             for group in ask.groups:
-                if group:
-                    key = _rank(snapshot, group, holding)
+                if (first := group.earliest) is not None:
+                    asker = ask.asker((holding, gpus))._replace(request=first)
+                    key = _rank(self._snapshot, asker)
                     if best is None or key < best[0]:
-                        best = (key, group.head, gpus)
+                        best = (key, asker)
         if best is None:
             return None
-        key, request, gpus = best
-        rights = snapshot.rights(request)
-        assert rights is not None
-        asker = Asker(request, holding, gpus, Class.GUARANTEED, rights)
+        key, asker = best
         at, left = self._opening(asker, leases)
         return Claim(key, asker, at, left)
 
@@ -136,8 +160,8 @@ class Claims:
         return None, 0
 
 
-def _rank(snapshot: Snapshot, group: Group, holding: Holding) -> tuple[float, float, str]:
-    """How the first of a group ranks among all of its account: the lower comes first."""
-    head = group.head
-    score = group.score(snapshot, holding) + snapshot.order.source_points(head.source, holding)
-    return (-score, head.submitted, head.id)
+def _rank(snapshot: Snapshot, asker: Asker) -> tuple[float, float, str]:
+    """How it ranks among all of its account: the lower comes first."""
+    request = asker.request
+    points = snapshot.points(request, asker.holding, snapshot.ageing(request))
+    return (-points.score, request.submitted, request.id)

@@ -11,9 +11,11 @@ from collections.abc import Container, Hashable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
+from dagster_gpufair.policy.quantities import ONE_GPU
 from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.horizon import Asker
-from dagster_gpufair.scheduling.model import Request
+from dagster_gpufair.scheduling.model import Class, Request
+from dagster_gpufair.scheduling.order import NEVER
 from dagster_gpufair.scheduling.snapshot import Snapshot
 
 _IN_ASK = (
@@ -37,9 +39,10 @@ _submission = attrgetter("submitted", "id")
 Blocked = tuple[str, str]
 """A reason and a sentence from outside the decision."""
 
-Likeness = tuple[tuple[Any, ...], Blocked | None, bool, "str | None"]
+Likeness = tuple[tuple[Any, ...], Blocked | None, bool, tuple[int, ...], "str | None"]
 """What the requests of a group have in common, but for their source: what they ask, what blocks them,
-whether they have waited long enough for a reservation, and, of one that was promised something, its id.
+whether they have waited long enough for a reservation, what slipped in before them, and, of one that was
+promised something, its id.
 """
 
 Choice = tuple[Holding, int]
@@ -55,6 +58,7 @@ class Ask:
     """
 
     __slots__ = (
+        "_snapshot",
         "blocked",
         "choices",
         "groups",
@@ -70,6 +74,7 @@ class Ask:
     def __init__(
         self, snapshot: Snapshot, sample: Request, blocked: Blocked | None, has_waited: bool
     ) -> None:
+        self._snapshot = snapshot
         self.sample = sample
         self.blocked = blocked
         self.has_waited = has_waited
@@ -102,6 +107,15 @@ class Ask:
         class_ = holding.class_of(gpus, self.rights.urgent, self._own(holding))
         return Asker(self.sample, holding, gpus, class_, self.rights)
 
+    def in_the_end(self, choice: Choice) -> Asker:
+        """As it asks for one of its choices once smaller runs that slipped in before it are over."""
+        holding, gpus = choice
+        asker = self.asker(choice)
+        if asker.class_ is not Class.BORROWING or gpus > holding.quota:
+            return asker
+        less = self._snapshot.slipped_in(self.sample, holding, gpus)
+        return asker._replace(class_=holding.covers(gpus, less, less)) if less else asker
+
     def allows(self, asker: Asker) -> bool:
         """Whether the rules let it start so, wherever the GPUs would come from."""
         holding = asker.holding
@@ -123,6 +137,7 @@ class Group:
     """
 
     __slots__ = (
+        "_aside",
         "_fixed_score",
         "_gone",
         "apart",
@@ -144,6 +159,7 @@ class Group:
         self.holding: Holding | None = None
         self._fixed_score = 0.0
         self._gone = 0
+        self._aside: list[Request] = []
 
     def __bool__(self) -> bool:
         return self._gone < len(self.requests)
@@ -159,10 +175,21 @@ class Group:
         self.entry = None
         return head
 
-    def put_back(self, request: Request) -> None:
-        """It waits again, before all that is left."""
-        self.requests.insert(self._gone, request)
-        self.entry = None
+    def set_aside(self) -> None:
+        """The first has had its turn, and waits beside the line."""
+        self._aside.append(self.pop())
+
+    def put_back(self) -> None:
+        """Those set aside wait in the line again, before all that is left."""
+        self.requests[self._gone : self._gone] = self._aside
+        self._aside, self.entry = [], None
+
+    @property
+    def earliest(self) -> Request | None:
+        """The first of all that waits, in the line or beside it."""
+        if self._aside:
+            return self._aside[0]
+        return self.head if self else None
 
     def waiting(self) -> list[Request]:
         return self.requests[self._gone :] if self._gone else self.requests
@@ -188,14 +215,15 @@ submission and the id of its first request. The number, which grows, says when i
 
 
 class _Kind:
-    """Requests that differ in nothing but their submission, and what their source has done."""
+    """Requests that differ in nothing but their submission, and what may tell some of them apart."""
 
-    __slots__ = ("groups", "holds_gpus", "since")
+    __slots__ = ("groups", "holds_gpus", "since", "slipped_until")
 
-    def __init__(self, holds_gpus: bool, since: float) -> None:
+    def __init__(self, holds_gpus: bool, since: float, slipped_until: float) -> None:
         self.holds_gpus = holds_gpus
         self.since = since
-        self.groups: dict[tuple[bool, bool], Group] = {}
+        self.slipped_until = slipped_until
+        self.groups: dict[tuple[Any, ...], Group] = {}
 
 
 class Groups:
@@ -217,9 +245,13 @@ class Groups:
             key = _all_but_submission(request)
             kind = kinds.get(key)
             if kind is None:
-                kind = kinds[key] = _Kind(*snapshot.source_of(request))
+                kind = kinds[key] = _Kind(*snapshot.source_of(request), self._newest_in(request))
             submitted = request.submitted
-            which = (submitted <= self._long_ago, kind.holds_gpus or kind.since > submitted)
+            which = (
+                submitted <= self._long_ago,
+                kind.holds_gpus or kind.since > submitted,
+                () if submitted > kind.slipped_until else self._slipped_in(request),
+            )
             group = kind.groups.get(which)
             if group is None:
                 group = kind.groups[which] = self._group(request, None)
@@ -250,6 +282,32 @@ class Groups:
                 for request in others:
                     self.of_its_source(group, request).requests.append(request)
 
+    def _slipped_in(self, request: Request) -> tuple[int, ...]:
+        """In each of its pools; nothing where it makes no difference to any of its sizes."""
+        accounts, gpus = self._snapshot.accounts, request.gpus
+        if gpus <= ONE_GPU:
+            return ()
+        slipped = tuple(
+            self._snapshot.slipped_in(request, accounts.holding(request, pool), gpus)
+            for pool in self._snapshot.pools(request)
+        )
+        return slipped if any(slipped) else ()
+
+    def _newest_in(self, request: Request) -> float:
+        """When the newest run that a request could have waited for began, in any of its pools."""
+        if request.gpus <= ONE_GPU:
+            return NEVER
+        snapshot = self._snapshot
+        return max(
+            (
+                lease.started
+                for pool in snapshot.pools(request)
+                for lease in snapshot.leases_of(snapshot.accounts.holding(request, pool))
+                if lease.max_duration is not None
+            ),
+            default=NEVER,
+        )
+
     def _group(self, request: Request, blocked: Blocked | None) -> Group:
         """The group that a request belongs to."""
         source = request.source
@@ -257,7 +315,8 @@ class Groups:
             source = None
         promised = None if request.promised is None else request.id
         has_waited = request.submitted <= self._long_ago
-        likeness = (_alike(request), blocked, has_waited, promised)
+        slipped = self._slipped_in(request)
+        likeness = (_alike(request), blocked, has_waited, slipped, promised)
         group = self._groups.get((source, likeness))
         return self._new(self._ask(request, likeness), source, likeness) if group is None else group
 
@@ -267,8 +326,8 @@ class Groups:
         return group
 
     def _ask(self, request: Request, likeness: Likeness) -> Ask:
-        alike, blocked, has_waited, promised = likeness
-        key = (alike[: len(_IN_ASK)], blocked, has_waited, promised)
+        alike, blocked, has_waited, slipped, promised = likeness
+        key = (alike[: len(_IN_ASK)], blocked, has_waited, slipped, promised)
         ask = self._asks.get(key)
         if ask is None:
             ask = self._asks[key] = Ask(self._snapshot, request, blocked, has_waited)

@@ -170,4 +170,8 @@ def _changes(
         length = block.request.max_duration
         if block.at is not None and length is not None and block.at + length <= until:
             at.setdefault(block.at + length, []).append(partial(Future.unblock, nodes=block.nodes))
+    for window in snapshot.windows_ahead(pool):
+        # What a window keeps from starting may start once it is over.
+        if window.until <= until:
+            at.setdefault(window.until, [])
     return sorted(at.items())

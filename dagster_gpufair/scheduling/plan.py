@@ -66,7 +66,7 @@ class _Pass:
         grew. But reservations are made at their turn, and might be others by now.
         """
         snapshot = self._snapshot
-        return bool(snapshot.reservations or snapshot.preemption.on or self._claims)
+        return bool(snapshot.reservations or snapshot.preemption.stops_work or self._claims)
 
     def begin_again(self) -> None:
         """Those who wait have their turns once more, and reserve anew."""
@@ -100,8 +100,8 @@ class _Pass:
         nodes = snapshot.place(asker)
         if (
             nodes is None
-            or snapshot.ceilings.exceeded(request, asker.pool, asker.gpus) is not None
-            or self._claims.bars(asker, turn.group) is not None
+            or not snapshot.within_ceilings(asker)
+            or self._claims.bars(asker) is not None
         ):
             self._queue.try_next(turn)
             return
@@ -158,13 +158,7 @@ class _Pass:
 
     def _to_preempt_for(self, turn: Turn) -> list[Asker]:
         """Pools in order of liking, and in each the largest guaranteed size first."""
-        ceilings = self._snapshot.ceilings
-        askers = [
-            asker
-            for asker in turn.wanted()
-            if ceilings.exceeded(asker.request, asker.pool, asker.gpus) is None
-            and self._claims.bars(asker, turn.group) is None
-        ]
+        askers = [asker for asker in turn.wanted() if self._lacks_space_only(asker)]
         order = {pool: at for at, pool in enumerate(dict.fromkeys(asker.pool for asker in askers))}
         return sorted(
             askers,
@@ -173,15 +167,19 @@ class _Pass:
 
     def _reserve(self, turn: Turn) -> Reservation | None:
         """Reserve, if it is only space that it waits for."""
-        snapshot = self._snapshot
         askers = [
             asker
             for asker in turn.allowed()
-            if snapshot.ceilings.exceeded(asker.request, asker.pool, asker.gpus) is None
-            and self._claims.bars(asker, turn.group) is None
+            if self._lacks_space_only(asker)
             and (asker.class_ is not Class.BORROWING or self._may_reserve_borrowed(turn, asker))
         ]
-        return snapshot.reservations.make(askers) if askers else None
+        return self._snapshot.reservations.make(askers) if askers else None
+
+    def _lacks_space_only(self, asker: Asker) -> bool:
+        """Whether no ceiling and no claim on the quota keeps it as well."""
+        if not self._snapshot.within_ceilings(asker):
+            return False
+        return self._claims.bars(asker) is None
 
     def _may_reserve_borrowed(self, turn: Turn, asker: Asker) -> bool:
         """What borrows reserves once it has waited, and if more than others' held-back is missing."""

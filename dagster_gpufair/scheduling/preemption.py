@@ -53,6 +53,11 @@ class Preemption:
         self._outranked_by: dict[tuple[Holding, float], tuple[int, int]] = {}
         self._term = None if term is None else term.total_seconds()
 
+    @property
+    def stops_work(self) -> bool:
+        """Whether anything may be stopped at all."""
+        return self.on or self._term is not None
+
     def may_act(self, asker: Asker) -> bool:
         """Whether there could be victims for it; if not, there are none."""
         if not self.may_stop_in(asker.pool):
@@ -67,7 +72,7 @@ class Preemption:
 
     def may_stop_in(self, pool: str) -> bool:
         """Whether anything in the pool may be stopped for anybody now."""
-        return (self.on or self._term is not None) and bool(self._stoppable(pool))
+        return self.stops_work and bool(self._stoppable(pool))
 
     def outranks_its_own(self, asker: Asker) -> bool:
         """Whether its account runs something that may be stopped for it by priority."""

@@ -44,8 +44,10 @@ class Turn(NamedTuple):
         return self.as_asker(self.group.ask.standing)
 
     def as_asker(self, choice: Choice) -> Asker:
-        """As it asks for one of its choices."""
-        return self.group.ask.asker(choice)._replace(request=self.group.head)
+        """As it asks for one of its choices; if it is stuck, as it will."""
+        ask = self.group.ask
+        asker = ask.in_the_end(choice) if self.is_stuck else ask.asker(choice)
+        return asker._replace(request=self.group.head)
 
     def allowed(self) -> list[Asker]:
         """All choices in which only space is missing, in order of liking."""
@@ -71,7 +73,7 @@ class Queue:
         self._entries: list[tuple[Key, int, Group, Line]] = []
         self._started: dict[str, dict[str | None, int]] = defaultdict(dict)
         self._last_started: dict[str, int] = {}
-        self._aside: list[tuple[Group, Request]] = []
+        self._aside: list[Group] = []
         self._choosy: dict[str, dict[float, dict[Ask, None]]] = {
             pool: {} for pool in snapshot.rooms
         }
@@ -125,7 +127,8 @@ class Queue:
 
     def reserved(self, turn: Turn, pool: str) -> None:
         """It waits with a reservation: what no longer fits in that pool goes on to its next choice."""
-        self._aside.append((turn.group, turn.group.pop()))
+        turn.group.set_aside()
+        self._aside.append(turn.group)
         turn.line.add(turn.group)
         self._change(turn.line)
         self._kept_in(pool)
@@ -177,8 +180,8 @@ class Queue:
                 yield ask, groups
 
     def _put_back(self) -> None:
-        for group, request in self._aside:
-            group.put_back(request)
+        for group in self._aside:
+            group.put_back()
         self._aside.clear()
 
     def _stands_rightly(self, ask: Ask, line: Line) -> bool:
@@ -212,7 +215,7 @@ class Queue:
         for choice in ask.wanted:
             if not self._snapshot.may_make_room_in(choice[0].pool):
                 continue
-            asker = ask.asker(choice)
+            asker = ask.in_the_end(choice)
             if (best is None or asker.class_ < best[0]) and self._may_make_room(ask, asker):
                 best = (asker.class_, choice)
         ask.stuck = None if best is None else best[1]
@@ -223,7 +226,7 @@ class Queue:
         snapshot = self._snapshot
         return (
             ask.allows(asker)
-            and snapshot.ceilings.exceeded(asker.request, asker.pool, asker.gpus) is None
+            and snapshot.within_ceilings(asker)
             and snapshot.place(asker) is not None
         )
 
@@ -237,7 +240,7 @@ class Queue:
         ) and snapshot.reservations.is_open(asker.pool, asker.class_)
         if not may_reserve and not snapshot.preemption.may_act(asker):
             return False
-        if snapshot.ceilings.exceeded(asker.request, asker.pool, asker.gpus) is not None:
+        if not snapshot.within_ceilings(asker):
             return False
         return ask.allows(asker) or snapshot.preemption.outranks_its_own(asker)
 

@@ -61,7 +61,7 @@ class Reasons:
         self._reservations: dict[str, list[Reservation]] = {}
         for reservation in reservations:
             self._reservations.setdefault(reservation.pool, []).append(reservation)
-        self._kept: dict[Holding, tuple[str, tuple[str, ...]]] = {}
+        self._kept: dict[Holding, list[tuple[str, Request]]] = {}
         self._found: dict[tuple[object, ...], Why] = {}
         self._free: dict[tuple[str, int, int | None], str] = {}
 
@@ -97,7 +97,7 @@ class Reasons:
         reasons = [self._reason(request, rights, holding, gpus) for holding in holdings]
         at = next((at for at, reason in enumerate(reasons) if reason not in BESIDES_SPACE), 0)
         said = Sentence(partial(self._say, request, rights, holdings, reasons, at))
-        blockers = self._blockers(holdings[at], reasons[at])
+        blockers = self._blockers(request, holdings[at], reasons[at])
         return Why(pools[at], gpus, reasons[at], said, blockers)
 
     def _say(
@@ -121,7 +121,7 @@ class Reasons:
 
     def _reason(self, request: Request, rights: Rights, holding: Holding, gpus: int) -> str:
         if holding.allowed_class(gpus, rights) is None:
-            barred = rights.barred or holding.borrow_limit == 0
+            barred = rights.barred or holding.limited_by(gpus).borrow_limit == 0
             return "quota_exhausted" if barred else "borrow_limit"
         if self._snapshot.ceilings.exceeded(request, holding.pool, gpus):
             return "ceiling"
@@ -146,7 +146,7 @@ class Reasons:
         victims = wording.leases(leaving)
         within = format_duration(max(0.0, until - self._snapshot.now))
         message = (
-            f"{self._needs(request, holding.pool)}; {format_gpus(gpus)} are promised to it, and it starts "
+            f"{self._needs(request, holding.pool)}; {wording.counted(gpus)} promised to it, and it starts "
             f"when {victims} {wording.has(leaving)} left, within {within}."
         )
         ids = tuple(sorted(lease.id for lease in leaving))
@@ -169,14 +169,14 @@ class Reasons:
         holding = self._uncordoned.accounts.account(holding.account, holding.pool)
         return self._uncordoned.fits_but_for_what_is_kept(request, holding, gpus)
 
-    def _blockers(self, holding: Holding, reason: str) -> tuple[str, ...]:
+    def _blockers(self, request: Request, holding: Holding, reason: str) -> tuple[str, ...]:
         snapshot = self._snapshot
         if reason in BY_RULE:
             return (str(holding.account),)
         if reason == "reserve_held":
             return tuple(str(account) for account, _ in snapshot.accounts.keepers(holding))
         if reason == "lower_priority":
-            return self._what_is_kept(holding)[1]
+            return self._what_is_kept(request, holding)[1]
         return ()
 
     def _facts(self, request: Request, rights: Rights, holding: Holding, reason: str) -> str:
@@ -184,12 +184,14 @@ class Reasons:
         if reason == "quota_exhausted":
             return f"{used}, and {rights.barred or NO_BORROWING}"
         if reason == "borrow_limit":
-            return f"{used}, and may borrow {format_gpus(holding.borrow_limit or 0)} at most"
+            limited = holding.limited_by(request.sizes[-1])
+            used, limit = wording.used(limited), format_gpus(limited.borrow_limit or 0)
+            return f"{used}, and may borrow {limit} at most"
         if reason == "ceiling":
             return self._ceiling(request, holding)
         facts = self._what_is_free(request, holding.pool)
         if reason == "lower_priority":
-            facts = f"{facts}; {self._what_is_kept(holding)[0]}"
+            facts = f"{facts}; {self._what_is_kept(request, holding)[0]}"
         if reason == "maintenance":
             facts = f"it would start but for nodes in maintenance. {facts}"
         keepers = self._snapshot.accounts.keepers(holding)
@@ -205,24 +207,23 @@ class Reasons:
             f"{exceeded.most:g}, and this would add {exceeded.asked:g}"
         )
 
-    def _what_is_kept(self, holding: Holding) -> tuple[str, tuple[str, ...]]:
-        """What of the pool, or of the account's quota, is kept, in words; and for which requests."""
+    def _what_is_kept(self, request: Request, holding: Holding) -> tuple[str, tuple[str, ...]]:
+        """What is kept from a request, in words, and for which others."""
         if holding not in self._kept:
-            kept = [*self._reserved(holding), *self._promised(holding)]
-            words = [said for said, _ in kept] + self._set_aside(holding.pool)
-            owners = tuple(dict.fromkeys(owner.id for _, owner in kept))
-            said = "; ".join(words[:MOST_NAMED]) or "they are kept for others"
-            self._kept[holding] = (said, owners)
-        return self._kept[holding]
+            self._kept[holding] = [*self._reserved(holding), *self._promised(holding)]
+        kept = [(said, owner) for said, owner in self._kept[holding] if owner is not request]
+        words = [said for said, _ in kept] + self._set_aside(holding.pool)
+        owners = tuple(dict.fromkeys(owner.id for _, owner in kept))
+        return "; ".join(words[:MOST_NAMED]) or "they are kept for others", owners
 
     def _reserved(self, holding: Holding) -> Iterator[tuple[str, Request]]:
         for reservation in self._reservations.get(holding.pool, ()):
-            owner, gpus = reservation.request, format_gpus(reservation.gpus)
-            what = f"{gpus} are kept"
+            owner, counted = reservation.request, wording.counted(reservation.gpus)
+            what = f"{counted} kept"
             if reservation.of_quota:
                 if self._snapshot.accounts.holding(owner, holding.pool) is not holding:
                     continue
-                what = f"{gpus} of the quota of {holding.account} are kept"
+                what = f"{counted} kept of the quota of {holding}"
             said = f"{what} for {wording.owner(owner)}"
             if reservation.at is not None:
                 within = format_duration(reservation.at - self._snapshot.now)
@@ -232,19 +233,19 @@ class Reasons:
     def _promised(self, holding: Holding) -> Iterator[tuple[str, Request]]:
         for kept in self._snapshot.promises_in(holding.pool):
             owner = wording.owner(kept.request)
-            yield f"{format_gpus(kept.gpus)} are promised to {owner}", kept.request
+            yield f"{wording.counted(kept.gpus)} promised to {owner}", kept.request
 
     def _set_aside(self, pool: str) -> list[str]:
         """What is kept for no request, but by the policy: the fast lane, and windows to come."""
         said, room = [], self._snapshot.room(pool)
         if room.lane is not None and room.lane_left:
-            left, most = format_gpus(room.lane_left), format_gpus(room.lane.max_gpus)
+            left, most = wording.counted(room.lane_left), format_gpus(room.lane.max_gpus)
             longest = format_duration(room.lane.max_duration)
-            said.append(f"{left} are in the fast lane, for at most {most} and up to {longest}")
+            said.append(f"{left} in the fast lane, for at most {most} and up to {longest}")
         for window in self._snapshot.windows_ahead(pool):
             starts = format_duration(window.start - self._snapshot.now)
             said.append(
-                f"{format_gpus(window.gpus)} are {window.team}'s in {starts}, when it could still run"
+                f"{wording.counted(window.gpus)} {window.team}'s in {starts}, when it could still run"
             )
         return said
 

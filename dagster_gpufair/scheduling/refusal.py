@@ -94,9 +94,9 @@ def _why_never_in(idle: Snapshot, asker: Asker) -> tuple[str, str] | None:
 def _limits(idle: Snapshot, asker: Asker) -> str | None:
     """What its account may use at most, where that is less than it asks for."""
     holding, rights, gpus = asker.holding, asker.rights, asker.gpus
-    account, quota = holding.account, format_gpus(holding.quota)
+    account, quota = str(holding), format_gpus(holding.quota)
     if holding.allowed_class(gpus, rights) is None:
-        limited = holding if holding.borrow_limit is not None else holding.team
+        limited = holding.limited_by(gpus)
         limit = limited.borrow_limit or 0
         if rights.barred or not limit:
             return f"{account} may use {quota} there: {rights.barred or NO_BORROWING}"
@@ -109,11 +109,11 @@ def _limits(idle: Snapshot, asker: Asker) -> str | None:
         kept = [wording.held_back(keepers)] if (keepers := idle.accounts.keepers(holding)) else []
         lane = idle.room(asker.pool).lane_left
         if lane:
-            kept.append(f"{format_gpus(lane)} are in the fast lane")
+            kept.append(f"{wording.counted(lane)} in the fast lane")
         return f"{account} may use {format_gpus(most_free)} there: {' and '.join(kept)}"
     exceeded = idle.ceilings.exceeded(asker.request, asker.pool, gpus)
     if exceeded is not None:
-        most = f"the ceiling of {account.team} is {exceeded.most:g}"
+        most = f"the ceiling of {asker.request.team} is {exceeded.most:g}"
         return f"declares {exceeded.asked:g} {exceeded.what}; {most}"
     return None
 

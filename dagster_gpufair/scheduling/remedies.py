@@ -46,10 +46,10 @@ def what_would_help(policy: Policy, state: State, request: Request, now: float) 
     fewer GPUs, another pool, another tier that its team has, another split over nodes, a shorter
     ``max_duration``; and, for a request that only waits for space, the bound by which it fits as it is.
     """
-    asked = _Asked(policy, state, now)
+    asked, snapshot = _Asked(policy, state, now), Snapshot(policy, state, now)
     found = []
     for tries in (
-        _fewer_gpus(policy, request),
+        _fewer_gpus(snapshot, request),
         _other_pools(policy, request),
         _other_tiers(policy, request),
         _other_splits(policy, request),
@@ -60,7 +60,7 @@ def what_would_help(policy: Policy, state: State, request: Request, now: float) 
             if remedy is not None:
                 found.append(remedy)
                 break
-    wait = _wait(policy, state, request, now)
+    wait = _wait(snapshot, request)
     return [*found, wait] if wait is not None else found
 
 
@@ -88,19 +88,27 @@ class _Asked:
         return None
 
 
-def _fewer_gpus(policy: Policy, request: Request) -> Iterator[tuple[str, int, Request]]:
-    """The most that is less, first: halves, and what nodes have."""
+def _fewer_gpus(snapshot: Snapshot, request: Request) -> Iterator[tuple[str, int, Request]]:
+    """The most that is less, first: what is free, halves, and what nodes have."""
     least = request.sizes[-1]
-    sizes = {least // 2 // ONE_GPU * ONE_GPU, ONE_GPU, least - ONE_GPU}
-    size = least // 2
-    while size > ONE_GPU:
-        sizes.add(size // ONE_GPU * ONE_GPU)
-        size //= 2
-    for pool in request.pools:
-        nodes = policy.pools[pool].nodes if pool in policy.pools else None
-        sizes.update((nodes or {}).values())
+    sizes = {ONE_GPU, least - ONE_GPU}
+    half = least // 2
+    while half > ONE_GPU:
+        sizes.add(half // ONE_GPU * ONE_GPU)
+        half //= 2
+    for pool in snapshot.pools(request):
+        room, holding = snapshot.room(pool), snapshot.accounts.holding(request, pool)
+        sizes.update(room.nodes.sizes.values())
+        sizes.update((int(room.surely_fits(frozenset())), snapshot.free_for(holding)))
+        sizes.add(holding.quota - holding.taken)
     for gpus in sorted((size for size in sizes if 0 < size < least), reverse=True):
-        yield "gpus", gpus, replace(request, gpus=gpus, min_gpus=None, promised=None)
+        per_node = request.gpus_per_node
+        fitting = per_node if per_node and gpus > per_node and gpus % per_node == 0 else None
+        yield (
+            "gpus",
+            gpus,
+            replace(request, gpus=gpus, min_gpus=None, gpus_per_node=fitting, promised=None),
+        )
 
 
 def _other_pools(policy: Policy, request: Request) -> Iterator[tuple[str, str, Request]]:
@@ -137,16 +145,15 @@ def _shorter(request: Request) -> Iterator[tuple[str, float, Request]]:
             yield "max_duration", seconds, replace(request, max_duration=seconds)
 
 
-def _wait(policy: Policy, state: State, request: Request, now: float) -> Remedy | None:
+def _wait(snapshot: Snapshot, request: Request) -> Remedy | None:
     """The bound at which it fits as it is, if nobody else comes: earliest over its pools and sizes."""
-    snapshot = Snapshot(policy, state, now)
     best: Remedy | None = None
     for pool in snapshot.pools(request):
         for gpus in request.sizes:
             holding = snapshot.accounts.holding(request, pool)
             asker = snapshot.asker(request, holding, gpus)
-            if asker is None:
-                return None
+            if asker is None or not snapshot.within_ceilings(asker):
+                continue
             opening = earliest(snapshot, asker, lambda lease: lease.ends)
             if opening is not None and (best is None or opening.at < float(best.value)):
                 best = Remedy("wait", opening.at, pool, gpus)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.capacity import Room
 from dagster_gpufair.scheduling.horizon import Asker, Future, Opening, earliest
 from dagster_gpufair.scheduling.model import Class, Lease, Reservation
@@ -75,6 +76,15 @@ class Reservations:
     def has_place(self, pool: str) -> bool:
         """Whether any request could hold one in the pool."""
         return len(self._held.get(pool, ())) < len((STRONG, WEAK))
+
+    def guaranteed_in(self, holding: Holding) -> tuple[Asker, float | None] | None:
+        """Who of an account holds the reservation of its pool as guaranteed, and from when."""
+        held = self._held.get(holding.pool, {}).get(STRONG)
+        if held is None or held.owner.holding is not holding:
+            return None
+        if held.owner.class_ is not Class.GUARANTEED:
+            return None
+        return held.owner, held.reservation.at
 
     def blocks(self, asker: Asker) -> tuple[Reservation, ...]:
         """Those of others in its pool."""

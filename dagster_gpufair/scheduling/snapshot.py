@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dagster_gpufair.policy.in_force import Upcoming
 from dagster_gpufair.policy.models import Policy, Pool
+from dagster_gpufair.policy.quantities import ONE_GPU
 from dagster_gpufair.scheduling.accounts import Accounts, Holding, Rights, rights_of
 from dagster_gpufair.scheduling.ahead import Ahead
 from dagster_gpufair.scheduling.capacity import Room
@@ -99,6 +100,21 @@ class Snapshot:
             if self.accounts.holding(lease, lease.pool) is holding:
                 yield lease
 
+    def slipped_in(self, request: Request, holding: Holding, gpus: int) -> int:
+        """GPUs of smaller runs of the account that began while the request waits, and are bounded.
+
+        They slipped in before it, and it waits for them: they do not make it less sure of its place.
+        """
+        if gpus <= ONE_GPU:
+            return 0
+        return sum(
+            lease.gpus
+            for lease in self.leases_of(holding)
+            if lease.started >= request.submitted
+            and lease.gpus < gpus
+            and lease.max_duration is not None
+        )
+
     def version(self, pool: str) -> int:
         """A number that changes whenever anything does in the pool."""
         return self._versions.get(pool, 0)
@@ -163,6 +179,13 @@ class Snapshot:
             return None
         class_ = holding.class_of(gpus, rights.urgent)
         return Asker(request, holding, gpus, class_, rights)
+
+    def within_ceilings(self, asker: Asker) -> bool:
+        """Whether no ceiling of its team keeps it from starting; what is promised to it counts already."""
+        request = asker.request
+        if request.id in self._kept:
+            return True
+        return self.ceilings.exceeded(request, asker.pool, asker.gpus) is None
 
     # What fits
 
@@ -278,6 +301,7 @@ class Snapshot:
         if kept is not None:
             self.room(kept.holding.pool).unpromise(kept.nodes)
             self.accounts.promise(kept.holding, -kept.gpus)
+            self.ceilings.give(request, kept.holding.pool, kept.gpus)
             self._changed(kept.holding.pool, request.team)
 
     # Points
@@ -352,6 +376,7 @@ class Snapshot:
     ) -> None:
         self.room(holding.pool).promise(nodes)
         self.accounts.promise(holding, gpus)
+        self.ceilings.take(request, holding.pool, gpus)
         length = request.max_duration
         ends = None if length is None else ready + length
         self._kept[request.id] = Kept(request, holding, gpus, nodes, ends)

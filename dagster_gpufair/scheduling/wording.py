@@ -35,28 +35,27 @@ def free(policy: Policy, pool: str, room: Room, request: Request) -> str:
 
 def used(holding: Holding) -> str:
     """``nlp uses 6 of its 8``, ``vision uses 6: its 4 and 2 borrowed``."""
-    account, quota = holding.account, format_gpus(holding.quota)
+    quota = format_gpus(holding.quota)
     if not holding.quota:
         borrowed = f" and has borrowed {format_gpus(holding.use)}" if holding.use else ""
-        return f"{account} has no quota there{borrowed}"
+        return f"{holding} has no quota there{borrowed}"
     if holding.overage:
         overage = format_gpus(holding.overage)
-        return f"{account} uses {format_gpus(holding.use)}: its {quota} and {overage} borrowed"
-    return f"{account} uses {format_gpus(holding.use)} of its {quota}"
+        return f"{holding} uses {format_gpus(holding.use)}: its {quota} and {overage} borrowed"
+    return f"{holding} uses {format_gpus(holding.use)} of its {quota}"
 
 
 def had_of_late(holding: Holding) -> str:
-    """``vision has borrowed 38 % of late, its part is 33 %``."""
-    return (
-        f"{holding.account} has borrowed {holding.had:.0%} of late, its part is {holding.due:.0%}"
-    )
+    """``vision has borrowed 38 % of late, its part is 33 %``: its team as one, as its points have it."""
+    team = holding.team
+    return f"{team.account} has borrowed {team.had:.0%} of late, its part is {team.due:.0%}"
 
 
 def held_back(keepers: Iterable[tuple[Account, int]]) -> str:
     """``4 are held back for red, 2 for green``."""
-    first, *others = ((format_gpus(kept), account) for account, kept in keepers)
-    more = "".join(f", {gpus} for {account}" for gpus, account in others)
-    return f"{first[0]} are held back for {first[1]}{more}"
+    (first, gpus), *others = keepers
+    more = "".join(f", {format_gpus(gpus)} for {account}" for account, gpus in others)
+    return f"{counted(gpus)} held back for {first}{more}"
 
 
 def in_policy(names: Iterable[str]) -> str:
@@ -82,6 +81,11 @@ def leases(held: Sequence[Lease]) -> str:
     if len(named) > MOST_NAMED:
         return f"{', '.join(named[:MOST_NAMED])} and {len(named) - MOST_NAMED} others"
     return " and ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else "".join(named)
+
+
+def counted(gpus: int) -> str:
+    """``4 are``, ``1 is``."""
+    return f"{format_gpus(gpus)} {'is' if gpus == ONE_GPU else 'are'}"
 
 
 def has(held: Sequence[Lease]) -> str:

@@ -620,10 +620,19 @@ def _unfounded(done: Pass, books: Books, preemption: Preemption) -> Iterator[str
 
 
 def _needless(done: Pass, books: Books, preemption: Preemption) -> Iterator[str]:
-    """Victims without which the request fits as well."""
+    """Victims without which the request fits as well.
+
+    Where others wait for room too, they may have had their turns before, and reserved what ends; only that
+    it could start is wrong whoever else waits.
+    """
     request, promise, victims = preemption.request, preemption.promise, preemption.victims
     if surely_starts(done, books, request):
         yield f"{request.id} preempts, though it could start"
+        return
+    if any(
+        promise.pool in other.pools and other.id != request.id and other.promised is None
+        for other in done.after.requests
+    ):
         return
     until = done.now + done.policy.preemption.grace.total_seconds()
     ending = [
@@ -817,13 +826,23 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
     """Reservations with a known start that the next pass broke, though nothing better took their place.
 
     What was stopped comes back as a request, and may be better. Where a promise ends, what had to leave
-    for it stays; then others' starts may have to be later.
+    for it stays; then others' starts may have to be later. Reservations are for each class: one that borrowed
+    and no longer does has to do with those of its new class, and one that borrows holds nothing once only
+    what others hold back is missing.
     """
     wrong = []
+    reasons = later.plan.reasons()
+    classes = {
+        request.id: group.class_ for group in later.plan.waiting for request in group.requests
+    }
     for kept in earlier.plan.reservations:
+        id = kept.request.id
         if kept.at is None or kept.of_quota or later.plan.withdrawn:
             continue
-        id = kept.request.id
+        if kept.class_ is Class.BORROWING and (
+            reasons.get(id) == "reserve_held" or classes.get(id, kept.class_) is not kept.class_
+        ):
+            continue
         latest = _starts_at_the_latest(later, id)
         if latest > kept.at and not _yields(earlier, later, kept):
             wrong.append(
@@ -852,24 +871,29 @@ def _starts_at_the_latest(done: Pass, id: str) -> float:
 
 
 def _yields(earlier: Pass, later: Pass, kept: Reservation) -> bool:
-    """Whether something better than it takes anything new in its pool, or now has its team's quota kept.
+    """Whether something better than it takes anything new in its pool, or has its team's quota kept.
 
-    Who has quota kept is better by its score, whatever the class.
+    Who has quota kept is better by its score, whatever the class. What a plan promises counts in what it
+    says of ranks, so that who took something may have been better before.
     """
-    ranks, plan = _ranks(later.plan), later.plan
-    before = {each.request.id for each in earlier.plan.reservations}
-    new = [
-        each
-        for each in plan.reservations
-        if each.pool == kept.pool and each.request.id not in before
-    ]
-    if any(each.of_quota and each.request.team == kept.request.team for each in new):
+    plan = later.plan
+    here = [each for each in plan.reservations if each.pool == kept.pool]
+    if any(each.of_quota and each.request.team == kept.request.team for each in here):
         return True
-    takers = {start.request.id for start in plan.starts if start.pool == kept.pool} - before
+    before = {
+        (each.request.id, each.class_) for each in earlier.plan.reservations if not each.of_quota
+    }
+    new = {(start.request.id, start.class_) for start in plan.starts if start.pool == kept.pool}
+    new |= {(each.request.id, each.class_) for each in here}
+    takers = {id for id, _ in new - before}
     takers |= {each.request.id for each in plan.preemptions if each.promise.pool == kept.pool}
-    takers |= {each.request.id for each in new}
-    own = ranks.get(kept.request.id)
-    return own is not None and any(ranks[id] < own for id in takers)
+    if len(kept.request.pools) > 1 and takers:
+        return True  # A plan tells its rank in one of them only.
+    return any(
+        id in ranks and ranks[id] < ranks.get(kept.request.id, ())
+        for ranks in (_ranks(earlier.plan), _ranks(later.plan))
+        for id in takers
+    )
 
 
 def _ranks(plan: Plan) -> dict[str, tuple]:

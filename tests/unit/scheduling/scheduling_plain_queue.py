@@ -83,11 +83,13 @@ class PlainQueue:
         while ask.choices and not self._can_start(ask, ask.asker(ask.choices[0])):
             del ask.choices[0]
         if not ask.choices:
-            able = [choice for choice in ask.wanted if self._may_make_room(ask, ask.asker(choice))]
+            able = [
+                choice for choice in ask.wanted if self._may_make_room(ask, ask.in_the_end(choice))
+            ]
             if not able:
                 return None
-            ask.stuck = min(able, key=lambda choice: ask.asker(choice).class_)
-        asker = ask.asker(ask.standing)
+            ask.stuck = min(able, key=lambda choice: ask.in_the_end(choice).class_)
+        asker = ask.asker(ask.standing) if ask.choices else ask.in_the_end(ask.standing)
         head, line = ask.groups[0].head, _Line(asker.holding, asker.class_)
         score = self._snapshot.points(head, asker.holding, self._snapshot.ageing(head)).score
         key = comparison_key(
@@ -101,12 +103,11 @@ class PlainQueue:
         return key, Turn(ask.groups[0], line, is_stuck=not ask.choices)
 
     def _can_start(self, ask: Ask, asker: Asker) -> bool:
-        exceeded = self._snapshot.ceilings.exceeded(asker.request, asker.pool, asker.gpus)
-        return exceeded is None and ask.allows(asker) and self._snapshot.place(asker) is not None
+        within = self._snapshot.within_ceilings(asker)
+        return within and ask.allows(asker) and self._snapshot.place(asker) is not None
 
     def _may_make_room(self, ask: Ask, asker: Asker) -> bool:
-        exceeded = self._snapshot.ceilings.exceeded(asker.request, asker.pool, asker.gpus)
-        if ask.kept is not None or exceeded is not None:
+        if ask.kept is not None or not self._snapshot.within_ceilings(asker):
             return False
         if not ask.allows(asker):
             return self._snapshot.preemption.outranks_its_own(asker)
