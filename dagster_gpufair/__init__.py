@@ -9,7 +9,7 @@ from dagster_gpufair.gate.tags import InvalidAsk, gpu_tags
 if TYPE_CHECKING:
     from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["GpuFairRunCoordinator", "InvalidAsk", "gpu_tags"]
 
 

@@ -66,6 +66,8 @@ def admit(policy: Policy, submission: Submission) -> Request | Refusal:
             submitted=submission.at,
             max_duration=ask.max_duration.total_seconds() if ask.max_duration else None,
             source=source_of(submission),
+            cpus=ask.cpus,
+            memory_gib=ask.memory_gib,
         )
     except InvalidAsk as error:
         return Refusal("invalid_request", str(error))

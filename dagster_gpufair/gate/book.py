@@ -18,9 +18,13 @@ from dagster_gpufair.scheduling.model import Request
 
 
 class Book:
-    """By run id: ``queued`` requests, ``leases``, and ``others``, unfinished runs that ask for no GPU."""
+    """By run id: ``queued`` requests, ``leases``, and ``others``, unfinished runs that ask for no GPU.
+
+    ``changes`` counts what has changed of requests and leases.
+    """
 
     def __init__(self, source_starts: Mapping[tuple[str, str], float] | None = None) -> None:
+        self.changes = 0
         self.queued: dict[str, RequestRecord] = {}
         self.leases: dict[str, LeaseRecord] = {}
         self.others: set[str] = set()
@@ -39,12 +43,14 @@ class Book:
 
     def enter(self, record: RequestRecord) -> None:
         """A request waits."""
+        self.changes += 1
         self.queued[record.id] = record
         self._requests[record.id] = record.to_request()
         self._in_order = None
 
     def leave(self, request_id: str) -> None:
         """A request waits no more."""
+        self.changes += 1
         self.queued.pop(request_id, None)
         self._requests.pop(request_id, None)
         self._in_order = None
@@ -56,6 +62,11 @@ class Book:
         if lease.source is not None:
             key = (lease.team, lease.source)
             self.source_starts[key] = max(lease.started_at, self.source_starts.get(key, 0.0))
+
+    def released(self, request_id: str) -> None:
+        """A request holds no GPUs any more."""
+        self.changes += 1
+        self.leases.pop(request_id, None)
 
     def in_order(self) -> list[Request]:
         """What waits, earliest submission first: as the decision takes it fastest."""

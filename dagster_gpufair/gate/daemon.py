@@ -30,6 +30,7 @@ from dagster_gpufair.gate.gpu_queue import GpuQueue, Overtaken
 from dagster_gpufair.gate.lanes import Lanes
 from dagster_gpufair.gate.launching import NOT_LAUNCHED, Outcome, launch_granted, settle
 from dagster_gpufair.gate.picking import NOT_IN_QUEUE, Picked, Picker
+from dagster_gpufair.gate.stops import Remark, Stops
 from dagster_gpufair.gate.tags import MARKS, asks_for_gpus
 from dagster_gpufair.gate.telling import (
     Line,
@@ -215,6 +216,7 @@ class _Gate:
         self._teller = Teller(instance, self.queue.ledger)
         self._environment = Environment()
         self._bounds = Bounds()
+        self._stops = Stops()
         self._outcomes: deque[tuple[int, Outcome]] = deque()
         self._unlaunched: set[str] = set()
 
@@ -296,6 +298,7 @@ class _Gate:
         """Grant what was picked, and begin to launch it and what was granted but not launched before."""
         if picked.plan is not None:
             self.queue.note_blocked(picked.blocked, now)
+        self.queue.note_reserved(picked.plan.reservations if picked.plan else (), now)
         begun = set()
         if picked.starts and picked.plan is not None and self.queue.in_force is not None:
             policy = self.queue.in_force.policy
@@ -373,5 +376,16 @@ class _Gate:
             if why == NOT_IN_QUEUE
             and now - self.queue.book.queued[run_id].submitted_at < SUBMITTED_WITHIN
         }
-        line = Line(plan, outside, self.queue.trouble, self.queue.version, quiet)
+        remarks = self._remarks(plan, picked, now)
+        line = Line(plan, outside, self.queue.trouble, self.queue.version, quiet, remarks)
         self._teller.speak(line, now)
+
+    def _remarks(self, plan: Plan, picked: Picked, now: float) -> dict[str, Remark]:
+        """What would be stopped for those that wait, where the policy has that."""
+        queue = self.queue
+        if queue.in_force is None or queue.in_force.policy is queue.policy:
+            return {}
+        policy, state = queue.in_force.policy, queue.state(picked.blocked)
+        seen = (queue.version, queue.book.changes, queue.cordoned)
+        self._stops.look(policy, state, plan, seen, now)
+        return self._stops.remarks(policy, state)

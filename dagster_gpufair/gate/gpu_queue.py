@@ -17,20 +17,24 @@ from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, Ru
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.gate.admission import Refusal, Submission, admit
+from dagster_gpufair.gate.as_off import as_off, not_carried_out
 from dagster_gpufair.gate.book import Book
+from dagster_gpufair.gate.collector import collector_at_rest
 from dagster_gpufair.gate.dagster_internals import location_of
 from dagster_gpufair.gate.policy_file import InForce, PolicyWatch
 from dagster_gpufair.gate.recording import record
 from dagster_gpufair.gate.refusing import refuse
 from dagster_gpufair.gate.tags import asks_for_gpus
-from dagster_gpufair.ledger import leases, requests, status, usage, writer
+from dagster_gpufair.ledger import leases, nodes, requests, reservations, status, usage, writer
 from dagster_gpufair.ledger.connect import Ledger
-from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.leases import LeaseRecord, recorded
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.ledger.statements import chunks
+from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import format_gpus
-from dagster_gpufair.scheduling.accounts import account_of, borrowed_part
-from dagster_gpufair.scheduling.model import Account, Plan, Start, State
+from dagster_gpufair.scheduling.accounts import account_of
+from dagster_gpufair.scheduling.coverage import borrowed_part
+from dagster_gpufair.scheduling.model import Account, Plan, Reservation, Start, State
 from dagster_gpufair.scheduling.plan import plan
 
 TURN_LASTS = 30.0
@@ -63,6 +67,8 @@ class GpuQueue:
     ):
         self.ledger = ledger
         self.in_force: InForce | None = None
+        self.cordoned: Mapping[str, frozenset[str]] = {}
+        """The nodes out of service, by pool."""
         self.book = Book()
         self.epoch: int | None = None
         self.unadmitted: list[str] = []
@@ -74,6 +80,8 @@ class GpuQueue:
         self._logger = logger
         self._holder = writer.Holder.here(time.time())
         self._in_doubt = True
+        self._carried_out: tuple[int, Policy] | None = None
+        self._reserved: Sequence[reservations.Row] = []
         self._accrued_at: float | None = None
         self._used: Mapping[tuple[Account, str], float] = {}
         self._blocked: dict[str, tuple[str, str]] = {}
@@ -97,10 +105,14 @@ class GpuQueue:
             if self._watch.has_changed():
                 self._take_up_policy(session, now)
             self.in_force = self._watch.in_force(session)
+            if self.in_force is not None:
+                self._carry_out(self.in_force)
             self.trouble = self._watch.trouble(session)
+            self.cordoned = nodes.cordoned_by_pool(session)
             if epoch != self.epoch or self._in_doubt:
                 self.book = Book.opened(session)
                 self._blocked = self.book.blocked()
+                self._reserved = reservations.current(session)
                 last = status.get(session, DAEMON_STATUS)
                 self._accrued_at = last["at"] if last else None
             if self.in_force is not None and now - (self._accrued_at or 0.0) >= ACCRUE_EVERY:
@@ -144,6 +156,26 @@ class GpuQueue:
         ):
             self.epoch = None
             raise Overtaken("another daemon has taken over the GPU queue")
+
+    def _carry_out(self, in_force: InForce) -> None:
+        """Take a policy as this version carries it out, and log what it leaves out, once."""
+        if self._carried_out is not None and self._carried_out[0] == in_force.version:
+            return
+        left_out = not_carried_out(in_force.policy)
+        if left_out:
+            self._logger.warning(
+                "GPU policy v%d sets %s: not carried out, since this version stops no running work for "
+                "other work. Runs that wait say what would be stopped for them.",
+                in_force.version,
+                " and ".join(left_out),
+            )
+        self._carried_out = (in_force.version, as_off(in_force.policy))
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force as this version carries it out."""
+        assert self._carried_out is not None, "there is a policy in force"
+        return self._carried_out[1]
 
     @property
     def version(self) -> int | None:
@@ -189,12 +221,15 @@ class GpuQueue:
                 by_end.setdefault(ended_as.get(run_id, "deleted"), []).append(run_id)
             for why, ids in by_end.items():
                 requests.cancel(session, ids, now, why)
-        for run_id in cancelled:
-            self.book.leave(run_id)
-        return Ended(
-            [(self.book.leases.pop(id_), ended_as.get(id_, "deleted")) for id_ in over],
+        ended = Ended(
+            [(self.book.leases[id_], ended_as.get(id_, "deleted")) for id_ in over],
             [(id_, ended_as.get(id_, "deleted")) for id_ in cancelled],
         )
+        for run_id in cancelled:
+            self.book.leave(run_id)
+        for run_id in over:
+            self.book.released(run_id)
+        return ended
 
     def _sweep(self, unfinished: set[str], now: float) -> None:
         """Cancel requests whose runs were over before the book ever heard of them."""
@@ -334,26 +369,33 @@ class GpuQueue:
         Args:
             blocked: what something outside the decision keeps from starting, with reason and sentence.
         """
-        assert self.in_force is not None
-        state = State(
+        with collector_at_rest():
+            return plan(self.policy, self.state(blocked), now)
+
+    def state(self, blocked: Mapping[str, tuple[str, str]]) -> State:
+        """The moment as the decision wants it."""
+        return State(
             requests=self.book.in_order(),
             leases=[lease.to_lease() for lease in self.book.leases.values()],
             used=self._used,
             source_starts=self.book.source_starts,
+            cordoned=self.cordoned,
             blocked=blocked,
         )
-        return plan(self.in_force.policy, state, now)
 
     def grant(self, starts: Sequence[Start], decided: Plan, now: float) -> list[LeaseRecord]:
         """Write the grants of a pass, all or none.
 
         Raises:
-            Overtaken: if another daemon has become the writer; nothing is written then.
+            Overtaken: if another daemon has become the writer, or nodes were taken out of service or put
+                back since the pass began; nothing is written then.
         """
         assert self.in_force is not None
         granted = []
         with self.ledger.writing() as session:
             self._still_the_writer(session, now)
+            if nodes.cordoned_by_pool(session) != self.cordoned:
+                raise Overtaken("other nodes are out of service than when it began")
             for start in starts:
                 leases.grant(
                     session,
@@ -378,7 +420,7 @@ class GpuQueue:
             self._still_the_writer(session, now)
             leases.requeue(session, lease.id, now, message, (reason, message))
             again = requests.by_ids(session, [lease.request_id])[lease.request_id]
-        self.book.leases.pop(lease.request_id, None)
+        self.book.released(lease.request_id)
         if again.state == "queued":
             self.book.enter(again)
             self._blocked[again.id] = (reason, message)
@@ -389,6 +431,15 @@ class GpuQueue:
             self._still_the_writer(session, now)
             leases.warned(session, lease.id, now)
         self.book.leases[lease.request_id] = replace(lease, warned_at=now)
+
+    def note_reserved(self, decided: Sequence[Reservation], now: float) -> None:
+        """Keep in the ledger what a pass keeps for whom, if that is other than before."""
+        rows, new = reservations.compared(self._reserved, decided, now)
+        if rows != self._reserved:
+            with self.ledger.writing() as session:
+                self._still_the_writer(session, now)
+                reservations.record(session, rows, new, now)
+            self._reserved = rows
 
     def note_blocked(self, blocked: Mapping[str, tuple[str, str]], now: float) -> None:
         """Keep in the ledger what blocks which request, so that `gpufair queue` can say so too."""
@@ -404,21 +455,22 @@ class GpuQueue:
     def _accrue(self, session: Session, now: float) -> None:
         """Add what was borrowed since the last time to what each account has had of late."""
         assert self.in_force is not None
-        half_life = self.in_force.policy.fair_share.half_life.total_seconds()
+        policy = self.in_force.policy
+        half_life = policy.fair_share.half_life.total_seconds()
         if self._accrued_at is not None:
-            usage.accrue(session, self._borrowed_now(), self._accrued_at, now, half_life)
+            borrowed = self._borrowed(policy, now)
+            usage.accrue(session, borrowed, self._accrued_at, now, half_life)
         self._accrued_at = now
         self._used = usage.used(session, now, half_life)
 
-    def _borrowed_now(self) -> dict[tuple[Account, str], int]:
+    def _borrowed(self, policy: Policy, now: float) -> dict[tuple[Account, str], int]:
         """GPUs in the borrowed part of each account, in thousandths."""
-        assert self.in_force is not None
         held = [lease.to_lease() for lease in self.book.leases.values()]
-        borrowed = borrowed_part(self.in_force.policy, held)
+        borrowed = borrowed_part(policy, held, now)
         amounts: dict[tuple[Account, str], int] = {}
         for lease in held:
             if lease.id in borrowed:
-                key = (account_of(lease), lease.pool)
+                key = (account_of(policy, lease, lease.pool), lease.pool)
                 amounts[key] = amounts.get(key, 0) + lease.gpus
         return amounts
 
@@ -429,12 +481,14 @@ def judged(start: Start, decided: Plan) -> dict[str, object]:
     return {
         "submitted": start.request.submitted,
         "saturation": start.saturation,
+        "inside": start.inside,
         "points": start.points._asdict(),
         "beside": beside
         and {
             "request": beside.requests[0].id,
-            "class": beside.class_.label,
+            "class": recorded(beside.class_),
             "saturation": beside.saturation,
+            "inside": beside.inside,
             "points": beside.points._asdict(),
             "reason": beside.reason,
         },

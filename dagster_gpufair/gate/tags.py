@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -31,8 +31,22 @@ GPUS = "gpufair/gpus"
 GPUS_PER_NODE = "gpufair/gpus_per_node"
 KIND = "gpufair/kind"
 MAX_DURATION = "gpufair/max_duration"
+CPUS = "gpufair/cpus"
+MEMORY_GIB = "gpufair/memory_gib"
 HOLD = "gpufair/hold"
-USER_TAGS = (TEAM, PROJECT, TIER, POOL, GPUS, GPUS_PER_NODE, KIND, MAX_DURATION, HOLD)
+USER_TAGS = (
+    TEAM,
+    PROJECT,
+    TIER,
+    POOL,
+    GPUS,
+    GPUS_PER_NODE,
+    KIND,
+    MAX_DURATION,
+    CPUS,
+    MEMORY_GIB,
+    HOLD,
+)
 
 STATE = "gpufair/state"
 REASON = "gpufair/reason"
@@ -49,6 +63,7 @@ _K8S_GPU = "nvidia.com/gpu"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
 _WHOLE = re.compile(r"\d{1,7}", re.ASCII)
 _AMOUNT = re.compile(r"\d{1,7}(\.\d{1,3})?", re.ASCII)
+_DECIMAL = re.compile(r"\d{1,7}(\.\d{1,20})?", re.ASCII)
 
 
 class InvalidAsk(ValueError):
@@ -57,7 +72,10 @@ class InvalidAsk(ValueError):
 
 @dataclass(frozen=True)
 class Ask:
-    """What a run's tags ask for. GPUs in thousandths; ``None`` is left to the policy."""
+    """What a run's tags ask for. GPUs in thousandths; ``None`` is left to the policy.
+
+    ``cpus`` and ``memory_gib`` are what it declares to use beside them.
+    """
 
     gpus: int
     min_gpus: int | None = None
@@ -68,12 +86,18 @@ class Ask:
     tier: str | None = None
     kind: str | None = None
     max_duration: timedelta | None = None
+    cpus: float = 0.0
+    memory_gib: float = 0.0
 
 
 def state_tags(state: str, reason: str, why: str) -> dict[str, str]:
     """What we write on a run: its state, a short reason, and why in a sentence of bounded length."""
-    short = why if len(why) <= LONGEST_WHY else f"{why[: LONGEST_WHY - 1]}…"
-    return {STATE: state, REASON: reason, WHY: short}
+    return {STATE: state, REASON: reason, WHY: shortened(why, LONGEST_WHY)}
+
+
+def shortened(text: str, most: int) -> str:
+    """The text in so many characters at most."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def asks_for_gpus(tags: Mapping[str, str]) -> bool:
@@ -113,6 +137,8 @@ def parse_ask(tags: Mapping[str, str]) -> Ask:
         tier=_name(tags, TIER),
         kind=kind,
         max_duration=_max_duration(tags.get(MAX_DURATION)),
+        cpus=_amount(tags, CPUS),
+        memory_gib=_amount(tags, MEMORY_GIB),
     )
 
 
@@ -121,8 +147,8 @@ def tags_of_assets(
 ) -> dict[str, str]:
     """Tags of ours that a run has from its assets, besides those it bears itself.
 
-    The assets of a run share its GPUs, so it asks for the most that one of them does; on everything
-    else that the run leaves open, those that say something must agree.
+    The assets of a run share its GPUs, CPUs and memory, so it asks for the most that one of them does;
+    on everything else that the run leaves open, those that say something must agree.
 
     Args:
         by_asset: the definition tags of each asset.
@@ -141,12 +167,13 @@ def tags_of_assets(
             said_by.setdefault(key, asset)
             if before == value:
                 continue
-            if key != GPUS:
+            amount = _AMOUNTS.get(key)
+            if amount is None:
                 raise InvalidAsk(
                     f"asset {shown(said_by[key])} has {key} {shown(before)} and asset {shown(asset)} has "
                     f"{shown(value)}; let them agree, materialize them apart, or tag the run"
                 )
-            if _gpus(tags)[1] > _gpus(merged)[1]:
+            if amount(tags) > amount(merged):
                 merged[key], said_by[key] = value, asset
     return merged
 
@@ -161,6 +188,8 @@ def gpu_tags(
     kind: str | None = None,
     gpus_per_node: int | None = None,
     max_duration: str | timedelta | None = None,
+    cpus: int | float | None = None,
+    memory_gib: int | float | None = None,
 ) -> dict[str, str]:
     """The tags of a job that needs GPUs, checked where the job is defined.
 
@@ -169,6 +198,7 @@ def gpu_tags(
         pool: one pool, or several in order of liking.
         team: only needed where the policy does not map the code location to a team.
         max_duration: the longest it runs, ``"2h"``; it is stopped then, and starts sooner for saying so.
+        cpus: CPU cores it uses, which count towards its team's ceiling; so does ``memory_gib``.
 
     Raises:
         InvalidAsk: for values that would be refused when the run is submitted.
@@ -184,6 +214,8 @@ def gpu_tags(
         MAX_DURATION: f"{max_duration.total_seconds():g}s"
         if isinstance(max_duration, timedelta)
         else max_duration,
+        CPUS: cpus,
+        MEMORY_GIB: memory_gib,
     }
     tags = {key: str(value) for key, value in written.items() if value is not None}
     parse_ask(tags)
@@ -282,6 +314,23 @@ def _max_duration(text: str | None) -> timedelta | None:
     if not duration:
         raise InvalidAsk(f"{MAX_DURATION} is {shown(text)}; a run needs some time")
     return duration
+
+
+def _amount(tags: Mapping[str, str], key: str) -> float:
+    text = tags.get(key)
+    if text is None:
+        return 0.0
+    if not _DECIMAL.fullmatch(text.strip()) or not float(text):
+        raise InvalidAsk(f"{key} is {shown(text)}, which is no number above 0; write 16, or 0.5")
+    return float(text)
+
+
+_AMOUNTS: Mapping[str, Callable[[Mapping[str, str]], float]] = {
+    GPUS: lambda tags: _gpus(tags)[1],
+    CPUS: lambda tags: _amount(tags, CPUS),
+    MEMORY_GIB: lambda tags: _amount(tags, MEMORY_GIB),
+}
+"""Of what the assets of a run share, it asks for the most."""
 
 
 def _kubernetes_gpus(tags: Mapping[str, str]) -> int | None:

@@ -15,14 +15,16 @@ from itertools import islice
 
 from dagster import DagsterInstance
 
-from dagster_gpufair.gate.tags import MAX_DURATION, state_tags
+from dagster_gpufair.gate.stops import Remark
+from dagster_gpufair.gate.tags import LONGEST_WHY, MAX_DURATION, shortened, state_tags
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import format_duration, format_gpus
-from dagster_gpufair.scheduling.model import Plan, Start
+from dagster_gpufair.scheduling.accounts import account_of
+from dagster_gpufair.scheduling.model import Class, Plan, Start
 from dagster_gpufair.scheduling.places import places
 
 PER_PASS = 12
@@ -30,18 +32,24 @@ PLACES_AGAIN_AFTER = 30.0
 """So many seconds apart, changed places in line are worth a tag."""
 IN_FRONT = 100
 """For so many at the front: their places, and their reasons anew when the policy has changed."""
+LONGEST_REMARK = 140
+"""Of the characters of a tag."""
+_TROUBLE, _REMARK = "!", "+"
+"""Marks of a reason: the policy file is broken; there are runs that would be stopped for it."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a run's page says now. ``reason`` is the bare reason, ``tag`` what its tag shows.
+    """What a run's page says now. ``reason`` is the reason with its marks, ``tag`` what its tag shows.
 
-    ``policy`` is the version by which it was said; None if an earlier daemon said it.
+    ``remark`` is what else its tag says of runs that would be stopped. ``policy`` is the version by
+    which it was said; None if an earlier daemon said it.
     """
 
     reason: str
     tag: str
     policy: int | None
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,7 @@ class Word:
     tag: str
     why: str
     sentence: str | None = None
+    remark: str = ""
 
 
 def short(run_id: str) -> str:
@@ -88,6 +97,7 @@ class Line:
         trouble: what is wrong with the policy file, if anything.
         policy: the version of the policy it was decided by.
         quiet: runs of which nothing is said yet.
+        remarks: for whom what would be stopped.
     """
 
     def __init__(
@@ -97,16 +107,21 @@ class Line:
         trouble: str | None,
         policy: int | None,
         quiet: Collection[str] = (),
+        remarks: Mapping[str, Remark] | None = None,
     ) -> None:
         self.policy = policy
         self._quiet = quiet
+        self._remarks = remarks or {}
         self._plan = plan
         self._outside = outside
         self._trouble = trouble
 
     def reasons(self) -> Iterator[tuple[str, str, str]]:
-        """(run id, reason, sentence) of all that wait, first in line first."""
-        mark = "" if self._trouble is None else "!"
+        """(run id, reason, sentence) of all that wait, first in line first.
+
+        What is news besides the reason itself is a mark at its end.
+        """
+        mark = "" if self._trouble is None else _TROUBLE
         for run_id, (_, reason, why) in self._outside.items():
             if run_id not in self._quiet:
                 yield run_id, reason + mark, why
@@ -114,7 +129,8 @@ class Line:
             reason = group.reason + mark
             for request in group.requests:
                 if request.id not in self._quiet:
-                    yield request.id, reason, group.message
+                    more = _REMARK if request.id in self._remarks else ""
+                    yield request.id, reason + more, group.message
 
     @cached_property
     def _places(self) -> Mapping[str, tuple[str, int]]:
@@ -127,24 +143,32 @@ class Line:
         else:
             pool, place = self._places[run_id]
             line = f"{ordinal(place)} in {pool}"
-        tag = f"{reason.rstrip('!')} · {line}"
-        sentence = f"Waiting, {line}: {why} `gpufair explain {short(run_id)}` says more."
+        tag = f"{reason.rstrip(_TROUBLE + _REMARK)} · {line}"
+        said, remark = why, ""
+        if reason.endswith(_REMARK):
+            found = self._remarks[run_id]
+            remark = shortened(found.short, LONGEST_REMARK)
+            said = f"{why} {found.sentence}"
+            why = f"{shortened(why, LONGEST_WHY - len(remark) - 1)} {remark}"
+        sentence = f"Waiting, {line}: {said} `gpufair explain {short(run_id)}` says more."
         if self._trouble is not None:
             tag += " · policy file broken"
             sentence += f" The policy file changes nothing now: {self._trouble}."
-        return Word(run_id, "waiting", reason, tag, why, sentence)
+        return Word(run_id, "waiting", reason, tag, why, sentence, remark)
 
 
 def granted_word(start: Start, policy: Policy, now: float) -> Word:
     """What the page of a run says that has just got its GPUs."""
     request = start.request
+    account = account_of(policy, request, start.pool)
     where = f" on {', '.join(sorted(start.nodes))}" if start.nodes else ""
     fewer = f" (of {format_gpus(request.gpus)} asked)" if start.gpus < request.gpus else ""
     why = {
-        "urgent": f"because tier '{request.tier}' is urgent",
-        "guaranteed": f"within the quota of {request.team}",
-        "borrowing": f"borrowed: it is beyond the quota of {request.team} and nobody else uses it",
-    }[start.class_.label]
+        Class.URGENT: f"because tier '{request.tier}' is urgent",
+        Class.GUARANTEED: f"within the quota of {account}",
+        Class.SHARED: f"within the quota of {request.team} as a whole",
+        Class.BORROWING: f"borrowed: it is beyond the quota of {account} and nobody else uses it",
+    }[start.class_]
     got = f"{format_gpus(start.gpus)} × {start.pool}"
     points, waited = f"{start.points.score:,.0f}", format_duration(now - request.submitted)
     return Word(
@@ -259,7 +283,7 @@ class Teller:
         said = []
         for word in islice(self._news(line, now), PER_PASS):
             say(self._instance, word)
-            self._told[word.run_id] = Told(word.reason, word.tag, line.policy)
+            self._told[word.run_id] = Told(word.reason, word.tag, line.policy, word.remark)
             said.append(word)
         for _ in range(PER_PASS - len(said)):
             if not self._over:
@@ -286,5 +310,5 @@ class Teller:
         for run_id, reason, why in islice(line.reasons(), IN_FRONT):
             before = self._told.get(run_id)
             word = line.word(run_id, reason, why)
-            if before is not None and before.tag != word.tag:
+            if before is not None and (before.tag, before.remark) != (word.tag, word.remark):
                 yield replace(word, sentence=None)

@@ -1,28 +1,31 @@
 """Whether every grant was within the rules, from the record alone.
 
 Knows nothing of how decisions are made: it replays the starts and ends of leases against the
-policies in the ledger. What a pass releases at a moment is free for what is granted at that moment.
+policies in the ledger, with the grants and windows in force at each moment, and against the nodes that
+were in service. What a pass releases at a moment is free for what is granted at that moment.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import pairwise
 
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import leases, policies
+from dagster_gpufair.ledger import events, leases, policies
+from dagster_gpufair.ledger.entitlements import NOTHING, Entitlements, Known
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.policies import PolicyVersion
-from dagster_gpufair.policy.models import Policy, Pool, Team
+from dagster_gpufair.policy.cron import cron_trouble
+from dagster_gpufair.policy.models import Policy, Pool
 from dagster_gpufair.policy.problems import PolicyError
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.policy.yaml_text import read_yaml
 from dagster_gpufair.scheduling.accounts import rights_of
-from dagster_gpufair.scheduling.model import Class
+from dagster_gpufair.scheduling.model import Account, Class
 
 _ENDS, _STARTS = 0, 1
 
@@ -30,13 +33,14 @@ _ENDS, _STARTS = 0, 1
 def violations(session: Session) -> list[str]:
     """Each grant that broke a rule, in a sentence with its numbers, in the order they happened.
 
-    Looked at are the capacity of pools and nodes, quotas and borrow limits, what is held back for
-    other teams, and that a request has one lease at a time. GPUs used without a grant are left out,
-    also from the sums: see `ungated_use`.
+    Looked at are the capacity of pools and nodes, nodes out of service, quotas and borrow limits of
+    teams and projects, what is held back for others, and that a request has one lease at a time. GPUs
+    used without a grant are left out, also from the sums: see `ungated_use`.
     """
     record = [lease for lease in leases.ever(session) if not lease.ungated]
     versions = policies.history(session)
-    return [*_overlaps(record), *_unreadable(versions), *_broken_rules(record, versions)]
+    cordoned = _cordoned_at_each_grant(session)
+    return [*_overlaps(record), *_unreadable(versions), *_broken_rules(record, versions, cordoned)]
 
 
 def ungated_use(session: Session) -> list[str]:
@@ -54,26 +58,29 @@ class _Held:
     """The GPUs in granted leases at one moment."""
 
     def __init__(self) -> None:
-        self.by_team: Counter[tuple[str, str]] = Counter()
         self.by_node: Counter[tuple[str, str]] = Counter()
+        """By pool and node."""
+        self.by_project: defaultdict[str, Counter[tuple[str, str | None]]] = defaultdict(Counter)
+        """For each pool, by team and project."""
         self._by_pool: Counter[str] = Counter()
         self._on_no_node: Counter[str] = Counter()
 
     def count(self, lease: LeaseRecord, sign: int) -> None:
         """Add a lease that starts (1), or take one off that ends (-1)."""
         gpus = sign * lease.gpus
-        self.by_team[lease.team, lease.pool] += gpus
+        self.by_project[lease.pool][lease.team, lease.project] += gpus
         self._by_pool[lease.pool] += gpus
         if not lease.nodes:
             self._on_no_node[lease.pool] += gpus
         for node, part in lease.nodes.items():
             self.by_node[lease.pool, node] += sign * part
 
-    def in_pool(self, name: str, pool: Pool) -> int:
-        """What counts against a pool's capacity: not what is on nodes that left it."""
+    def in_pool(self, name: str, pool: Pool, but: frozenset[str] = frozenset()) -> int:
+        """What counts against a pool's capacity: not what is on nodes that left it, nor ``but`` on these."""
         if pool.nodes is None:
             return self._by_pool[name]
-        return self._on_no_node[name] + sum(self.by_node[name, node] for node in pool.nodes)
+        here = sum(self.by_node[name, node] for node in pool.nodes if node not in but)
+        return self._on_no_node[name] + here
 
 
 def _overlaps(record: Sequence[LeaseRecord]) -> Iterator[str]:
@@ -95,10 +102,12 @@ def _unreadable(versions: Sequence[PolicyVersion]) -> Iterator[str]:
 
 
 def _broken_rules(
-    record: Sequence[LeaseRecord], versions: Sequence[PolicyVersion]
+    record: Sequence[LeaseRecord],
+    versions: Sequence[PolicyVersion],
+    cordoned: Mapping[int, frozenset[str]],
 ) -> Iterator[str]:
     read = {version.version: _policy(version) for version in versions}
-    held = _Held()
+    held, known = _Held(), Known()
     for at, what, lease in _moments(record):
         held.count(lease, 1 if what == _STARTS else -1)
         if what == _ENDS:
@@ -108,7 +117,8 @@ def _broken_rules(
             broken = ["no policy was in force"]
         else:
             policy = read[decided_by]
-            broken = [] if policy is None else list(_broken_by(policy, lease, held))
+            away = cordoned.get(lease.id, frozenset())
+            broken = [] if policy is None else list(_broken_by(policy, lease, held, away, known))
         for rule in broken:
             yield (
                 f"{_clock(at)}: lease {lease.id} of {format_gpus(lease.gpus)} × {lease.pool} for "
@@ -128,8 +138,10 @@ def _moments(record: Sequence[LeaseRecord]) -> list[tuple[float, int, LeaseRecor
     return sorted(moments, key=lambda moment: (moment[0], moment[1], moment[2].id))
 
 
-def _broken_by(policy: Policy, lease: LeaseRecord, held: _Held) -> Iterator[str]:
-    """The rules that a grant broke, given what is held with it."""
+def _broken_by(
+    policy: Policy, lease: LeaseRecord, held: _Held, cordoned: frozenset[str], known: Known
+) -> Iterator[str]:
+    """The rules that a grant broke, given what is held with it and the nodes out of service."""
     pool = policy.pools.get(lease.pool)
     if pool is None:
         yield "the policy has no such pool"
@@ -137,47 +149,81 @@ def _broken_by(policy: Policy, lease: LeaseRecord, held: _Held) -> Iterator[str]
     in_use = held.in_pool(lease.pool, pool)
     if in_use > pool.capacity:
         yield f"{format_gpus(in_use)} of {format_gpus(pool.capacity)} GPUs of the pool in use"
+    sizes = pool.nodes or {}
     for node in lease.nodes:
-        size = (pool.nodes or {}).get(node, 0)
-        on_node = held.by_node[lease.pool, node]
+        size, on_node = sizes.get(node, 0), held.by_node[lease.pool, node]
         if on_node > size:
             yield f"{format_gpus(on_node)} of {format_gpus(size)} GPUs of node {node} in use"
-    yield from _beyond_quota(policy, lease, held)
-    kept = sum(
-        max(0, _unlent(team, lease.pool) - held.by_team[name, lease.pool])
-        for name, team in policy.teams.items()
-        if name != lease.team
-    )
-    if kept > max(0, pool.capacity - in_use):
-        yield (
-            f"it left {format_gpus(max(0, pool.capacity - in_use))} GPUs, and {format_gpus(kept)} "
-            "are held back for other teams"
-        )
+        if node in cordoned:
+            yield f"node {node} was out of service"
+    in_service = pool.capacity - sum(size for node, size in sizes.items() if node in cordoned)
+    entitled = known.at(lease.started_at, policy, lease.pool, in_service)
+    account = entitled.account(lease.team, lease.project)
+    use: Counter[Account] = Counter()
+    for (team, project), gpus in held.by_project[lease.pool].items():
+        use[entitled.account(team, project)] += gpus
+    yield from _beyond_quota(policy, lease, account, entitled, use)
+    left = max(0, in_service - held.in_pool(lease.pool, pool, but=cordoned))
+    kept = entitled.kept_from(account, use)
+    if kept > left:
+        yield f"it left {format_gpus(left)} GPUs, and {format_gpus(kept)} are held back for others"
 
 
-def _beyond_quota(policy: Policy, lease: LeaseRecord, held: _Held) -> Iterator[str]:
+def _beyond_quota(
+    policy: Policy,
+    lease: LeaseRecord,
+    account: Account,
+    entitled: Entitlements,
+    use: Mapping[Account, int],
+) -> Iterator[str]:
     if lease.class_ is Class.URGENT:
         return
-    team = policy.teams.get(lease.team)
-    quota = team.quota.get(lease.pool, 0) if team else 0
-    limit = team.borrow_limit.get(lease.pool) if team else None
-    use = held.by_team[lease.team, lease.pool]
-    if use <= quota:
-        return
-    has = f"the team has {format_gpus(use)} GPUs with a quota of {format_gpus(quota)}"
+    own, team = entitled.of(account), entitled.teams.get(account.team, NOTHING)
+    used = use[account]
+    of_team = sum(gpus for other, gpus in use.items() if other.team == account.team)
+    its = f"{account} has {format_gpus(used)} GPUs with a quota of {format_gpus(own.quota)}"
+    all_of_it = (
+        f"{account.team} has {format_gpus(of_team)} GPUs with a quota of {format_gpus(team.quota)}"
+    )
     if lease.class_ is Class.GUARANTEED:
-        yield f"{has}, so it was not guaranteed"
+        if used > own.quota:
+            yield f"{its}, so it was not guaranteed"
+        return
+    if own.borrow_limit is not None and used - own.quota > own.borrow_limit:
+        yield f"{its} and a borrow limit of {format_gpus(own.borrow_limit)}"
+    if of_team <= team.quota:
+        return
+    if lease.class_ is Class.SHARED:
+        yield f"{all_of_it}, so it was not guaranteed"
         return
     rights = rights_of(policy, lease.tier, lease.kind)
     if rights is None or rights.barred:
-        yield f"{has}, and it may not borrow"
-    elif limit is not None and use - quota > limit:
-        yield f"{has} and a borrow limit of {format_gpus(limit)}"
+        yield f"{all_of_it}, and it may not borrow"
+    limit = team.borrow_limit
+    if own is not team and limit is not None and of_team - team.quota > limit:
+        yield f"{all_of_it} and a borrow limit of {format_gpus(limit)}"
 
 
-def _unlent(team: Team, pool: str) -> int:
-    quota = team.quota.get(pool, 0)
-    return max(0, quota - team.lend_limit.get(pool, quota))
+def _cordoned_at_each_grant(session: Session) -> Mapping[int, frozenset[str]]:
+    """The nodes out of service in its pool when each lease was granted, by its id, where there were some.
+
+    In the order of the events, not by their times: clocks differ, and commits come one after another.
+    """
+    changes = events.of_kinds(session, ("cordoned", "uncordoned"))
+    pools = {change.pool for change in changes if change.pool is not None}
+    if not pools:
+        return {}
+    happened = [*changes, *events.of_kinds(session, ("granted",), pools)]
+    away: defaultdict[str | None, frozenset[str]] = defaultdict(frozenset)
+    at_grant: dict[int, frozenset[str]] = {}
+    for event in sorted(happened, key=lambda event: event.id):
+        if event.kind == "cordoned":
+            away[event.pool] |= {event.data["node"]}
+        elif event.kind == "uncordoned":
+            away[event.pool] -= {event.data["node"]}
+        elif away[event.pool]:
+            at_grant[event.data["lease"]] = away[event.pool]
+    return at_grant
 
 
 def _in_force(versions: Sequence[PolicyVersion], at: float) -> int | None:
@@ -189,9 +235,12 @@ def _policy(version: PolicyVersion) -> Policy | None:
     """Without the checks of today, which an old policy need not have passed."""
     try:
         data, _ = read_yaml(version.document, f"policy v{version.version}")
-        return Policy.model_validate(data)
+        policy = Policy.model_validate(data)
     except (PolicyError, ValidationError):
         return None
+    # Without a schedule that can be followed, nobody can tell what was held for whom.
+    crons = (window.cron for window in policy.windows if window.cron is not None)
+    return None if any(map(cron_trouble, crons)) else policy
 
 
 def _clock(at: float) -> str:

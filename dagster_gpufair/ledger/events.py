@@ -1,12 +1,13 @@
 """What happened, in the order it was committed: added to, never changed.
 
-The ledger writes ``policy``, ``submitted``, ``refused``, ``granted``, ``ungated``, ``requeued``,
-``released`` and ``cancelled`` itself, each in the transaction of what it tells of.
+The ledger writes ``policy``, ``submitted``, ``refused``, ``reserved``, ``granted``, ``ungated``,
+``requeued``, ``released``, ``cancelled``, ``cordoned`` and ``uncordoned`` itself, each in the
+transaction of what it tells of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -61,6 +62,14 @@ def since(session: Session, after: int, limit: int | None = None) -> Sequence[Ev
     Nothing is ever committed below an id that was once visible, so the last id is a safe cursor.
     """
     return _read(session, select(*_COLUMNS).where(EventRow.id > after).limit(limit))
+
+
+def of_kinds(
+    session: Session, kinds: Collection[str], pools: Collection[str] | None = None
+) -> Sequence[Event]:
+    """The events of these kinds, oldest first; only those of some pools if they are given."""
+    query = select(*_COLUMNS).where(EventRow.kind.in_(kinds))
+    return _read(session, query if pools is None else query.where(EventRow.pool.in_(pools)))
 
 
 def newest(session: Session) -> int:

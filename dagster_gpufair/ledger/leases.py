@@ -22,7 +22,8 @@ class LeaseRecord:
     """A lease as the ledger knows it.
 
     GPU amounts in thousandths, times in seconds since the epoch, ``max_duration`` in seconds.
-    ``class_`` is None for ungated ones, which nobody decided. ``preempted`` is its request's.
+    ``class_`` is None for ungated ones, which nobody decided. ``preempted``, ``cpus`` and
+    ``memory_gib`` are its request's.
     """
 
     id: int
@@ -47,6 +48,8 @@ class LeaseRecord:
     released_at: float | None
     release_reason: str | None
     preempted: int
+    cpus: float
+    memory_gib: float
 
     def to_lease(self) -> Lease:
         """As the decision sees it, by the id of its request, which has one open lease at most."""
@@ -62,18 +65,24 @@ class LeaseRecord:
             max_duration=self.max_duration,
             source=self.source,
             preempted=self.preempted,
+            cpus=self.cpus,
+            memory_gib=self.memory_gib,
         )
 
 
-_COLUMNS = (
-    *(
-        getattr(LeaseRow, field.name).label(field.name)
-        for field in fields(LeaseRecord)
-        if field.name != "preempted"
-    ),
-    RequestRow.preempted,
+_OF_THE_REQUEST = ("preempted", "cpus", "memory_gib")
+_COLUMNS = tuple(
+    getattr(RequestRow if field.name in _OF_THE_REQUEST else LeaseRow, field.name).label(field.name)
+    for field in fields(LeaseRecord)
 )
-_CLASSES = {class_.label: class_ for class_ in Class}
+
+
+def recorded(class_: Class) -> str:
+    """A class as the record has it; its label is for people, who need not tell all of them apart."""
+    return class_.name.lower()
+
+
+_CLASSES = {recorded(class_): class_ for class_ in Class}
 
 
 def grant(
@@ -130,7 +139,7 @@ def grant(
         "pool": pool,
         "gpus": gpus,
         "nodes": dict(nodes),
-        "class_": class_.label,
+        "class_": recorded(class_),
         "policy_version": policy_version,
     }
     return _begin(session, "granted", values, at, data)

@@ -37,14 +37,14 @@ def is_current(connection: Connection) -> bool:
     return found == {scripts.get_current_head()}
 
 
-def upgrade(connection: Connection) -> None:
+def upgrade(connection: Connection, to: str = "head") -> None:
     """Run the missing migrations in the connection's transaction, which the caller commits."""
     config = Config()
     # A percent sign in a path is no interpolation.
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     with _alembic:
-        command.upgrade(config, "head")
+        command.upgrade(config, to)
 
 
 def _too_new(found: str, known: str | None) -> str:

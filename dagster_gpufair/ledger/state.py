@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import leases, requests, usage
+from dagster_gpufair.ledger import leases, nodes, requests, usage
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.model import State
 
@@ -17,6 +17,7 @@ def state_of(session: Session, policy: Policy, now: float) -> State:
         leases=[lease.to_lease() for lease in leases.open_leases(session)],
         used=usage.used(session, now, policy.fair_share.half_life.total_seconds()),
         source_starts=leases.source_starts(session),
+        cordoned=nodes.cordoned_by_pool(session),
         blocked={
             request.id: (request.blocked_reason, request.blocked_message or "")
             for request in waiting

@@ -30,8 +30,8 @@ def changed(session: Session, statement: Insert | Update | Delete) -> int:
     return cast("CursorResult[Any]", session.execute(statement)).rowcount
 
 
-def chunks(ids: Iterable[T]) -> Iterator[Sequence[T]]:
+def chunks(ids: Iterable[T], most: int = _MOST_IDS) -> Iterator[Sequence[T]]:
     """Long lists of ids in pieces that fit a statement."""
     rest = iter(ids)
-    while piece := list(islice(rest, _MOST_IDS)):
+    while piece := list(islice(rest, most)):
         yield piece

@@ -54,6 +54,17 @@ class RequestRow(Base):
     """What a run asks for. ``id`` is the run's."""
 
     __tablename__ = "gpufair_requests"
+    __table_args__ = (
+        # How long a job has lasted of late, without reading its history.
+        Index(
+            "ix_gpufair_requests_released",
+            "team",
+            "job_name",
+            "finished_at",
+            sqlite_where=text("state = 'released'"),
+            postgresql_where=text("state = 'released'"),
+        ),
+    )
 
     id: Mapped[Indexed] = mapped_column(primary_key=True)
     run_id: Mapped[Indexed] = mapped_column(index=True)
@@ -62,7 +73,7 @@ class RequestRow(Base):
     pools: Mapped[tuple[str, ...]]
     gpus: Mapped[int]
     submitted_at: Mapped[float]
-    job_name: Mapped[str]
+    job_name: Mapped[Indexed]
     location: Mapped[str | None]
     project: Mapped[Indexed | None]
     kind: Mapped[str | None]
@@ -156,6 +167,18 @@ class BorrowedUseRow(Base):
     pool: Mapped[Indexed] = mapped_column(primary_key=True)
     gpu_hours: Mapped[float]
     as_of: Mapped[float]
+
+
+class CordonedNodeRow(Base):
+    """A node that takes no new work."""
+
+    __tablename__ = "gpufair_cordoned_nodes"
+
+    pool: Mapped[Indexed] = mapped_column(primary_key=True)
+    node: Mapped[Indexed] = mapped_column(primary_key=True)
+    cordoned_at: Mapped[float]
+    by: Mapped[str] = mapped_column("cordoned_by")
+    reason: Mapped[str]
 
 
 class WriterRow(Base):

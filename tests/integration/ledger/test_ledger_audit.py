@@ -10,7 +10,7 @@ from ledger_samples import POLICY, asked, granted
 from sqlalchemy import URL, update
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import audit, leases, policies
+from dagster_gpufair.ledger import audit, leases, nodes, policies
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.tables import LeaseRow
 from dagster_gpufair.scheduling.model import Class
@@ -84,7 +84,7 @@ def test_more_than_a_pool_without_nodes_has(ledger: Ledger) -> None:
         (POLICY, 13, Class.BORROWING, "13 GPUs with a quota of 8 and a borrow limit of 4"),
         (POLICY, 12, Class.BORROWING, None),
         (POLICY, 9, Class.GUARANTEED, "9 GPUs with a quota of 8, so it was not guaranteed"),
-        (POLICY, 13, Class.URGENT, "left 3 GPUs, and 4 are held back for other teams"),
+        (POLICY, 13, Class.URGENT, "left 3 GPUs, and 4 are held back for others"),
         (POLICY, 12, Class.URGENT, None),
         (POLICY + "borrowing: {mode: off}\n", 9, Class.BORROWING, "it may not borrow"),
         (POLICY + "borrowing: {tiers: [milestone]}\n", 9, Class.BORROWING, "it may not borrow"),
@@ -120,7 +120,7 @@ def test_only_who_took_it_is_to_blame(ledger: Ledger) -> None:
         granted(session, "b", 6, at=1001.0, node="h2", class_=Class.URGENT)
         granted(session, "c", 1, at=1002.0, node="h2", **VISION)
     (said,) = found(ledger)
-    assert "run b (team nlp): it left 2 GPUs, and 4 are held back for other teams" in said
+    assert "run b (team nlp): it left 2 GPUs, and 4 are held back for others" in said
 
 
 def test_a_launch_that_failed_at_once_made_no_room(ledger: Ledger) -> None:
@@ -131,6 +131,146 @@ def test_a_launch_that_failed_at_once_made_no_room(ledger: Ledger) -> None:
         leases.requeue(session, failed, 1000.0, "unreachable")
     (said,) = found(ledger)
     assert "for run a (team nlp): 5 of 4 GPUs of the pool in use" in said
+
+
+SPLIT = """\
+pools: {h100: {nodes: {h1: 8, h2: 8}}}
+teams:
+  nlp:
+    quota: {h100: 8}
+    borrow_limit: {h100: 2}
+    projects:
+      pretrain: {quota: {h100: 4}, borrow_limit: {h100: 3}, lend_limit: {h100: 3}}
+      eval: {quota: {h100: 2}}
+  vision: {quota: {h100: 4}}
+"""
+PRETRAIN = {"project": "pretrain"}
+
+
+@pytest.mark.parametrize(
+    ("grants", "said"),
+    [
+        # Its own quota, then what the team lends it, then what other teams do.
+        ([(4, Class.GUARANTEED, PRETRAIN), (3, Class.SHARED, PRETRAIN)], None),
+        (
+            [(5, Class.GUARANTEED, PRETRAIN)],
+            "nlp/pretrain has 5 GPUs with a quota of 4, so it was not",
+        ),
+        (
+            [(8, Class.SHARED, PRETRAIN)],
+            "nlp/pretrain has 8 GPUs with a quota of 4 and a borrow limit of 3",
+        ),
+        ([(2, Class.GUARANTEED, {}), (5, Class.SHARED, {}), (3, Class.BORROWING, PRETRAIN)], None),
+        ([(3, Class.GUARANTEED, {})], "nlp has 3 GPUs with a quota of 2, so it was not"),
+        (
+            [(7, Class.SHARED, {}), (2, Class.SHARED, PRETRAIN)],
+            "nlp has 9 GPUs with a quota of 8, so it",
+        ),
+        (
+            [(7, Class.SHARED, {}), (4, Class.BORROWING, PRETRAIN)],
+            "nlp has 11 GPUs with a quota of 8 and a",
+        ),
+        # It is sure of its own quota, whatever the rest of its team has.
+        ([(7, Class.SHARED, {}), (2, Class.BORROWING, {}), (4, Class.GUARANTEED, PRETRAIN)], None),
+        # A project that has no quota here is one with the rest of its team.
+        ([(2, Class.GUARANTEED, {"project": "other"}), (1, Class.SHARED, {})], None),
+        # What a project does not lend is kept from its siblings and from other teams.
+        ([(4, Class.GUARANTEED, VISION), (11, Class.URGENT, VISION)], None),
+        (
+            [(4, Class.GUARANTEED, VISION), (12, Class.URGENT, VISION)],
+            "left 0 GPUs, and 1 are held back",
+        ),
+        ([(8, Class.URGENT, VISION), (8, Class.URGENT, {})], "left 0 GPUs, and 1 are held back"),
+        ([(8, Class.URGENT, VISION), (7, Class.SHARED, {}), (1, Class.GUARANTEED, PRETRAIN)], None),
+    ],
+)
+def test_projects_have_their_part_of_the_team(
+    ledger: Ledger, grants: list[tuple[int, Class, dict[str, str]]], said: str | None
+) -> None:
+    with ledger.writing() as session:
+        adopt(session, SPLIT.replace("h1: 8, h2: 8", "h1: 16"))
+        for at, (gpus, class_, more) in enumerate(grants):
+            granted(session, f"run-{at}", gpus, at=1000.0 + at, class_=class_, **more)
+    violations = found(ledger)
+    if said is None:
+        assert violations == []
+    else:
+        assert any(said in violation for violation in violations), violations
+
+
+FOR_A_TIME = """\
+pools: {h100: {nodes: {h1: 8}}}
+teams: {nlp: {quota: {h100: 4}, borrow_limit: {h100: 0}}, vision: {quota: {h100: 2}}}
+"""
+GRANTS = """\
+grants:
+  - {team: nlp, pool: h100, gpus: 2, from: 1970-01-01T00:10:00Z, until: 1970-01-01T00:20:00Z,
+     approved_by: ana, reason: deadline}
+"""
+WINDOWS = """\
+windows:
+  - {team: nlp, pool: h100, gpus: 2, cron: "10 * * * *", duration: 10m}
+"""
+
+
+@pytest.mark.parametrize("extra", [GRANTS, WINDOWS])
+@pytest.mark.parametrize(
+    ("at", "is_in_force"), [(599, False), (600, True), (1199, True), (1200, False)]
+)
+def test_grants_and_windows_count_while_they_are_in_force(
+    ledger: Ledger, extra: str, at: float, is_in_force: bool
+) -> None:
+    with ledger.writing() as session:
+        adopt(session, FOR_A_TIME + extra)
+        granted(session, "a", 6, at=at)
+    assert bool(found(ledger)) is not is_in_force
+
+
+@pytest.mark.parametrize(
+    ("at", "gpus", "is_kept"), [(599, 8, False), (600, 8, True), (600, 6, False)]
+)
+def test_what_a_window_holds_is_not_lent(
+    ledger: Ledger, at: float, gpus: int, is_kept: bool
+) -> None:
+    with ledger.writing() as session:
+        adopt(session, FOR_A_TIME + WINDOWS)
+        granted(session, "a", gpus, at=at, team="vision", class_=Class.BORROWING)
+    assert ["held back for others" in violation for violation in found(ledger)] == [True] * is_kept
+
+
+def test_a_node_out_of_service_takes_nothing_new(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        adopt(session)
+        before = granted(session, "before", 2, at=1000.0, node="h1")
+        nodes.cordon(session, "h100", "h1", "ana", "fan", 1010.0)
+        # The clock of the daemon is behind.
+        granted(session, "during", 2, at=1005.0, node="h1")
+        granted(session, "beside", 2, at=1006.0, node="h2", **VISION)
+        nodes.uncordon(session, "h100", "h1", "ana", 1020.0)
+        granted(session, "after", 2, at=1020.0, node="h1")
+        leases.release(session, before, 1030.0, "success")
+    (said,) = found(ledger)
+    assert said.endswith("run during (team nlp): node h1 was out of service")
+
+
+def test_less_is_held_back_while_nodes_are_out_of_service(ledger: Ledger) -> None:
+    """8 of 16 are left, and so is half of the 4 that vision does not lend."""
+    with ledger.writing() as session:
+        adopt(session, POLICY.replace("borrow_limit: {h100: 4}", ""))
+        nodes.cordon(session, "h100", "h1", "ana", "fan", 999.0)
+        granted(session, "a", 6, at=1000.0, node="h2")
+    assert found(ledger) == []
+    with ledger.writing() as session:
+        granted(session, "b", 1, at=1001.0, node="h2")
+    (said,) = found(ledger)
+    assert "it left 1 GPUs, and 2 are held back for others" in said
+
+
+def test_a_window_that_nobody_can_follow_is_no_rule(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        adopt(session, FOR_A_TIME + WINDOWS.replace("10 * * * *", "10 * 31 2 *"))
+        granted(session, "a", 6)
+    assert found(ledger) == ["policy v1 cannot be read, so its grants were not looked at"]
 
 
 def test_each_grant_is_judged_by_the_policy_it_was_decided_by(ledger: Ledger) -> None:

@@ -16,7 +16,13 @@ from dagster_gpufair.scheduling.model import Class, Lease
 def test_a_grant_is_a_lease_of_what_was_asked(ledger: Ledger) -> None:
     with ledger.writing() as session:
         request = asked(
-            project="pretrain", kind="training", source="ann", max_duration=3600.0, preempted=1
+            project="pretrain",
+            kind="training",
+            source="ann",
+            max_duration=3600.0,
+            preempted=1,
+            cpus=16.0,
+            memory_gib=0.5,
         )
         requests.add(session, request)
         lease_id = leases.grant(
@@ -48,6 +54,8 @@ def test_a_grant_is_a_lease_of_what_was_asked(ledger: Ledger) -> None:
         max_duration=3600.0,
         source="ann",
         preempted=1,
+        cpus=16.0,
+        memory_gib=0.5,
     )
     assert (known.state, known.policy_version) == ("granted", 7)
     assert (event.kind, event.at, event.pool) == ("granted", 1060.0, "h100")
@@ -55,6 +63,17 @@ def test_a_grant_is_a_lease_of_what_was_asked(ledger: Ledger) -> None:
     assert event.data["class"] == "borrowing"
     assert event.data["nodes"] == {"h1": 8000, "h2": 4000}
     assert event.data["points"] == {"wait": 1.5}
+
+
+@pytest.mark.parametrize("class_", Class)
+def test_every_class_is_kept(ledger: Ledger, class_: Class) -> None:
+    with ledger.writing() as session:
+        granted(session, class_=class_)
+    with ledger.reading() as session:
+        (lease,) = leases.open_leases(session)
+        event = events.of_run(session, "run-1")[-1]
+    assert lease.class_ is class_
+    assert event.data["class"] == class_.name.lower()
 
 
 def test_a_request_is_granted_once(ledger: Ledger) -> None:

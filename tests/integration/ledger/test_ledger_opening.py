@@ -16,7 +16,7 @@ from ledger_samples import asked
 from sqlalchemy import URL, create_engine, event, inspect, make_url, text
 from sqlalchemy.pool import NullPool
 
-from dagster_gpufair.ledger import requests, schema
+from dagster_gpufair.ledger import leases, nodes, requests, schema
 from dagster_gpufair.ledger.connect import (
     Ledger,
     LedgerError,
@@ -26,7 +26,9 @@ from dagster_gpufair.ledger.connect import (
 )
 from dagster_gpufair.ledger.location import ledger_url
 from dagster_gpufair.ledger.tables import PREFIX, Base
+from dagster_gpufair.scheduling.model import Class
 
+OLDEST, NEWEST = "0001_since_0.1.0", "0002_since_0.2.0"
 NEWER = "0007_since_2.5.0"
 
 
@@ -140,6 +142,32 @@ def test_each_revision_names_the_release_that_knows_it() -> None:
         assert len(script.revision) <= 32, "Alembic's own column holds no more"
 
 
+def test_the_tables_of_an_older_release_are_brought_up_to_date(url: URL) -> None:
+    request = (
+        "INSERT INTO gpufair_requests (id, run_id, team, tier, pools, gpus, submitted_at, job_name, "
+        "cpus, memory_gib, preempted, state) VALUES "
+        """('run-1', 'run-1', 'nlp', 'standard', '["h100"]', 8000, 1000, 'train', 0, 0, 0, 'granted')"""
+    )
+    lease = (
+        "INSERT INTO gpufair_leases (request_id, run_id, team, tier, pool, gpus, nodes, started_at, "
+        "class, ungated, void) VALUES "
+        "('run-1', 'run-1', 'nlp', 'standard', 'h100', 8000, '{}', 1001, 'guaranteed', false, false)"
+    )
+    with create_engine(url, poolclass=NullPool).begin() as connection:
+        schema.upgrade(connection, OLDEST)
+        connection.execute(text(request))
+        connection.execute(text(lease))
+
+    ledger = Ledger(url)
+    with ledger.writing() as session:
+        (held,) = leases.open_leases(session)
+        assert (held.request_id, held.class_) == ("run-1", Class.GUARANTEED)
+        assert nodes.cordon(session, "h100", "h1", "ana", "fan", 1002.0)
+    ledger.dispose()
+    (version,) = tables(url)[schema.VERSION_TABLE]
+    assert version == (NEWEST,)
+
+
 def test_tables_of_a_newer_release_are_left_alone(url: URL) -> None:
     first = Ledger(url)
     with first.writing() as session:
@@ -158,9 +186,7 @@ def test_tables_of_a_newer_release_are_left_alone(url: URL) -> None:
     assert tables(url) == before
 
     with create_engine(url, poolclass=NullPool).begin() as connection:
-        connection.execute(
-            text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0001_since_0.1.0'")
-        )
+        connection.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '{NEWEST}'"))
     with older.reading() as session:
         assert requests.by_ids(session, ["run-1"])
     older.dispose()

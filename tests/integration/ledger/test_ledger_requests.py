@@ -76,14 +76,14 @@ def test_a_bulk_of_requests_in_the_order_of_submission(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("odd", ODD_TEXTS)
 def test_texts_of_any_kind(ledger: Ledger, odd: str) -> None:
-    request = asked(odd[:200], job_name=odd, location=odd, kind=odd, pools=(odd, "h100"))
+    request = asked(odd[:200], job_name=odd[:200], location=odd, kind=odd, pools=(odd, "h100"))
     with ledger.writing() as session:
         requests.add(session, request)
         requests.block(session, {request.id: ("environment", odd)})
     with ledger.reading() as session:
         (found,) = requests.find(session, request.id)
     assert found.blocked_message == odd
-    assert (found.id, found.job_name, found.location) == (odd[:200], odd, odd)
+    assert (found.id, found.job_name, found.location) == (odd[:200], odd[:200], odd)
     assert (found.kind, found.pools) == (odd, (odd, "h100"))
 
 

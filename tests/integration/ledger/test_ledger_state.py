@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledger_samples import POLICY, asked, granted
 
-from dagster_gpufair.ledger import leases, requests, usage
+from dagster_gpufair.ledger import leases, nodes, requests, usage
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.state import state_of
 from dagster_gpufair.policy.loading import parse_policy
@@ -28,6 +28,9 @@ def test_all_that_is_open_and_nothing_else(ledger: Ledger) -> None:
         requests.refuse(session, asked("refused"), "exceeds_pool", "no", 1002.0)
         requests.block(session, {"third": ("run_limit", "2 of 2")})
         usage.accrue(session, {(NLP, "h100"): 4000}, 0.0, 1000.0, half_life)
+        for node in ("h1", "h2", "h3"):
+            nodes.cordon(session, "h100", node, "ana", "fan", 1003.0)
+        nodes.uncordon(session, "h100", "h2", "ana", 1004.0)
     with ledger.reading() as session:
         state = state_of(session, policy, now=1000.0 + half_life)
         had = usage.used(session, 1000.0, half_life)[NLP, "h100"]
@@ -36,4 +39,4 @@ def test_all_that_is_open_and_nothing_else(ledger: Ledger) -> None:
     assert state.source_starts == {("nlp", "ann"): 960.0}
     assert state.blocked == {"third": ("run_limit", "2 of 2")}
     assert state.used == {(NLP, "h100"): had / 2}
-    assert state.cordoned == {}
+    assert state.cordoned == {"h100": frozenset({"h1", "h3"})}

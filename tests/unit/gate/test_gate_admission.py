@@ -11,7 +11,7 @@ from dagster_gpufair.scheduling.model import Request
 POLICY = parse_policy("""
 pools: {a100: {nodes: {n1: 8, n2: 8}}, t4: {gpus: 4}}
 teams:
-  red: {quota: {a100: 4, t4: 2}, borrow_limit: {a100: 4}}
+  red: {quota: {a100: 4, t4: 2}, borrow_limit: {a100: 4}, ceilings: {cpus: 64, memory_gib: 512}}
   blue: {quota: {a100: 4}, tiers: [milestone, exploratory], projects: {search: {quota: {a100: 1}}}}
   owners: {code_locations: [theirs, also_theirs], quota: {t4: 1}}
 """)
@@ -35,7 +35,9 @@ def request_of(submission: Submission) -> Request:
 
 
 def test_a_request_says_all_that_the_decision_needs() -> None:
-    asked = submitted(gpus="2-4", kind="training", project="any", max_duration="1h")
+    asked = submitted(
+        gpus="2-4", kind="training", project="any", max_duration="1h", cpus=16, memory_gib=64.5
+    )
 
     assert request_of(asked) == Request(
         id="run",
@@ -49,6 +51,8 @@ def test_a_request_says_all_that_the_decision_needs() -> None:
         submitted=1000.0,
         max_duration=3600.0,
         source="train",
+        cpus=16.0,
+        memory_gib=64.5,
     )
 
 
@@ -106,9 +110,12 @@ def test_a_source_is_a_backfill_else_a_person_else_the_job(
         ),
         (submitted(tier="critical"), "tier_not_allowed", "ask the platform team for the tier"),
         (submitted(gpus="many"), "invalid_request", "no number of GPUs"),
+        (submitted(cpus="many"), "invalid_request", "gpufair/cpus is 'many', which is no number"),
         (submitted(gpus=5), "exceeds_pool", "it asks for 5 × t4, and t4 has 4 in all"),
         (submitted(pool="a100", gpus=17), "exceeds_pool", "a100 has 16 in all"),
         (submitted(pool="a100", gpus=9), "exceeds_limits", "its quota of 4 and 4 borrowed"),
+        (submitted(cpus=65), "exceeds_limits", "declares 65 cpus; the ceiling of red is 64"),
+        (submitted(memory_gib=512.5), "exceeds_limits", "the ceiling of red is 512"),
         (
             submitted(team="blue", pool="a100", gpus=16, gpus_per_node=16),
             "no_matching_device",

@@ -30,6 +30,8 @@ LEASE = LeaseRecord(
     released_at=None,
     release_reason=None,
     preempted=0,
+    cpus=0.0,
+    memory_gib=0.0,
 )
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_gpufair.gate.tags import (
+    USER_TAGS,
     Ask,
     InvalidAsk,
     asks_for_gpus,
@@ -42,6 +43,7 @@ ODD = ["it's", "x'); DROP TABLE x; --", "[b]x[/b]", "one\ntwo", "🦑", "nul\x00
             {"gpus": 1, "team": "nlp", "project": "x.y", "tier": "milestone", "kind": "training"},
             Ask(gpus=1000, team="nlp", project="x.y", tier="milestone", kind="training"),
         ),
+        ({"gpus": 1, "cpus": 16, "memory_gib": 0.5}, Ask(gpus=1000, cpus=16.0, memory_gib=0.5)),
     ],
 )
 def test_what_the_helper_writes_is_read_as_it_was_meant(given: dict[str, Any], ask: Ask) -> None:
@@ -90,6 +92,18 @@ def test_every_whole_size_is_read_as_it_was_written(one: int, other: int) -> Non
         ({"gpus": "1", "max_duration": "soon"}, "'soon' is not a duration; write it as 90s"),
         ({"gpus": "1", "max_duration": "0"}, "a run needs some time"),
         ({"gpus": "1", "max_duration": "99999d"}, "longer than ten years"),
+        (
+            {"gpus": "1", "cpus": "many"},
+            "gpufair/cpus is 'many', which is no number above 0; write 16",
+        ),
+        ({"gpus": "1", "cpus": "-1"}, "no number above 0"),
+        ({"gpus": "1", "cpus": "0.0"}, "no number above 0"),
+        ({"gpus": "1", "cpus": "1e5"}, "no number above 0"),
+        (
+            {"gpus": "1", "memory_gib": "512GiB"},
+            "gpufair/memory_gib is '512GiB', which is no number",
+        ),
+        ({"gpus": "1", "memory_gib": "99999999"}, "no number above 0"),
         ({"gpus": "1", "hold": "step"}, "remove the tag or set it to 'run'"),
         ({"gpus": "1", "gpu": "1"}, "unknown tag 'gpufair/gpu'; did you mean 'gpufair/gpus'?"),
     ],
@@ -106,7 +120,7 @@ def test_what_is_refused_says_what_would_be_right(tags: dict[str, str], says: st
 @pytest.mark.parametrize("text", ODD)
 @pytest.mark.parametrize(
     "tag",
-    ["team", "project", "tier", "pool", "gpus", "gpus_per_node", "kind", "max_duration", "hold"],
+    [tag.removeprefix("gpufair/") for tag in USER_TAGS],
 )
 def test_odd_text_is_refused_in_few_words(tag: str, text: str) -> None:
     with pytest.raises(InvalidAsk) as refused:
@@ -182,12 +196,17 @@ def test_the_tags_that_we_write_ask_for_nothing() -> None:
 
 def test_assets_ask_for_the_most_of_them_together() -> None:
     by_asset = {
-        "a": {**gpu_tags(1, pool="t4"), "owner": "ann", "gpufair/state": "released"},
-        "b": gpu_tags("2-4", team="nlp"),
+        "a": {
+            **gpu_tags(1, pool="t4", cpus=16, memory_gib=8),
+            "owner": "ann",
+            "gpufair/state": "released",
+        },
+        "b": gpu_tags("2-4", team="nlp", cpus=8, memory_gib=64),
         "c": {},
     }
 
-    assert tags_of_assets(by_asset, {}) == gpu_tags("2-4", pool="t4", team="nlp")
+    together = gpu_tags("2-4", pool="t4", team="nlp", cpus=16, memory_gib=64)
+    assert tags_of_assets(by_asset, {}) == together
 
 
 def test_what_the_run_says_goes_before_its_assets() -> None:

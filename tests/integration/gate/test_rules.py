@@ -1,0 +1,289 @@
+"""The rules of a policy on real runs: what is kept for whom, for how long, and what gives way to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from gate_stage import Stage
+
+from dagster_gpufair.ledger import events, nodes, usage
+from dagster_gpufair.ledger.events import Event
+from dagster_gpufair.scheduling.model import Account, Class
+
+OpenStage = Callable[..., Stage]
+HOUR = 3600.0
+NOW = time.time()
+LENDS = """
+pools: {a100: {nodes: {n1: 8}}, t4: {gpus: 4}}
+teams: {red: {quota: {a100: 8, t4: 2}}, blue: {quota: {t4: 2}}}
+"""
+
+
+def moment(at: float) -> str:
+    """As a policy file has it, and to the second."""
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
+
+
+def recorded(stage: Stage, run_id: str, kind: str) -> list[Event]:
+    """What the ledger says of one kind that happened to a run."""
+    with stage.ledger.reading() as session:
+        return [event for event in events.of_run(session, run_id) if event.kind == kind]
+
+
+def test_gpus_are_kept_for_a_gang_and_short_runs_slip_in(open_stage: OpenStage) -> None:
+    stage = open_stage(LENDS)
+    lent = stage.submit(team="blue", pool="a100", gpus=6, max_duration="2h")
+    stage.pass_(at=NOW)
+    gang = stage.submit(team="red", pool="a100", gpus=8)
+    stage.pass_(at=NOW + 1)
+    short = stage.submit(team="blue", pool="a100", gpus=1, max_duration="1h")
+    endless = stage.submit(team="blue", pool="a100", gpus=1)
+    for seconds in (2, 3):
+        stage.pass_(at=NOW + seconds)
+
+    assert stage.launched == [lent, short]
+    assert stage.reason(gang) == "insufficient_gpus"
+    assert stage.reason(endless) == "lower_priority"
+    assert f"kept for {gang[:8]} (red, standard, 8 GPUs)" in stage.tags(endless)["why"]
+    stage.restart_daemon()
+    stage.pass_(at=NOW + 4)
+    (kept,) = recorded(stage, gang, "reserved")
+    assert (kept.team, kept.pool) == ("red", "a100")
+    assert kept.data == {
+        "request": gang,
+        "gpus": 8000,
+        "nodes": {"n1": 8000},
+        "at": NOW + 2 * HOUR,
+        "class": "guaranteed",
+        "of_quota": False,
+    }
+
+    stage.succeed(short)
+    stage.succeed(lent)
+    stage.pass_(at=NOW + HOUR)
+    assert stage.launched == [lent, short, gang]
+    assert stage.said("reservations") == []
+    stage.assert_nothing_lost()
+
+
+def test_a_window_is_left_free_and_is_its_teams_while_it_lasts(open_stage: OpenStage) -> None:
+    window = (
+        f"windows: [{{team: red, pool: t4, gpus: 2, from: '{moment(NOW + HOUR)}', "
+        f"until: '{moment(NOW + 2 * HOUR)}'}}]"
+    )
+    stage = open_stage(LENDS + window)
+    endless = stage.submit(team="blue", pool="t4", gpus=4)
+    stage.pass_(at=NOW)
+    assert stage.reason(endless) == "lower_priority"
+    assert "red's in " in stage.events(endless)
+    short = stage.submit(team="blue", pool="t4", gpus=4, max_duration="30m")
+    stage.pass_(at=NOW + 1)
+    assert stage.launched == [short]
+
+    stage.succeed(short)
+    stage.pass_(at=NOW + HOUR + 60)
+    assert stage.reason(endless) == "reserve_held", "red lends no GPU of its window"
+    its = stage.submit(team="red", pool="t4", gpus=4)
+    stage.pass_(at=NOW + HOUR + 61)
+    assert stage.launched == [short, its]
+    assert stage.tags(its)["reason"] == "guaranteed · 4 × t4"
+
+    stage.succeed(its)
+    stage.pass_(at=NOW + 2 * HOUR + 60)
+    assert stage.launched == [short, its, endless]
+    stage.assert_nothing_lost()
+
+
+def test_a_grant_begins_and_ends_by_itself(open_stage: OpenStage) -> None:
+    grant = (
+        f"grants: [{{team: blue, pool: t4, gpus: 2, from: '{moment(NOW + HOUR)}', "
+        f"until: '{moment(NOW + 2 * HOUR)}', approved_by: ana, reason: deadline}}]"
+    )
+    stage = open_stage(f"{LENDS}borrowing: {{mode: off}}\n{grant}")
+    first, second, third = (stage.submit(team="blue", pool="t4", gpus=2) for _ in range(3))
+    stage.pass_(at=NOW)
+    assert stage.launched == [first]
+    assert stage.reason(second) == "quota_exhausted"
+
+    stage.pass_(at=NOW + HOUR + 60)
+    assert stage.launched == [first, second]
+    assert "within the quota of blue" in stage.events(second)
+
+    stage.succeed(first)
+    stage.pass_(at=NOW + 2 * HOUR + 60)
+    assert stage.launched == [first, second], "what runs goes on, and nothing more starts"
+    assert stage.reason(third) == "quota_exhausted"
+    stage.succeed(second)
+    stage.pass_(at=NOW + 2 * HOUR + 61)
+    assert stage.launched == [first, second, third]
+    stage.assert_nothing_lost()
+
+
+def test_a_project_has_its_part_of_the_teams_quota(open_stage: OpenStage) -> None:
+    stage = open_stage("""
+        pools: {a100: {nodes: {n1: 8}}}
+        teams:
+          red:
+            quota: {a100: 6}
+            projects: {pretrain: {quota: {a100: 4}, lend_limit: {a100: 1}}}
+          blue: {quota: {a100: 2}, lend_limit: {a100: 0}}
+    """)
+    rest, more, too_much = (stage.submit(team="red", pool="a100", gpus=n) for n in (2, 1, 1))
+    stage.pass_(at=NOW)
+    stage.restart_daemon()
+    its = stage.submit(team="red", project="pretrain", pool="a100", gpus=3)
+    stage.pass_(at=NOW + 1)
+
+    assert stage.launched == [rest, more, its]
+    classes = [stage.leases(run_id)[0].class_ for run_id in (rest, more, its)]
+    assert classes == [Class.GUARANTEED, Class.SHARED, Class.GUARANTEED]
+    assert "within the quota of red as a whole" in stage.events(more)
+    assert "within the quota of red/pretrain" in stage.events(its)
+    assert stage.reason(too_much) == "reserve_held"
+    stage.assert_nothing_lost()
+
+
+def test_what_a_project_borrows_counts_for_it(open_stage: OpenStage) -> None:
+    stage = open_stage("""
+        pools: {a100: {nodes: {n1: 8}}}
+        teams:
+          red: {quota: {a100: 2}, projects: {pretrain: {quota: {a100: 1}}}}
+          blue: {quota: {a100: 6}}
+    """)
+    stage.submit(team="red", pool="a100", gpus=1)
+    for gpus in (1, 4):
+        stage.submit(team="red", project="pretrain", pool="a100", gpus=gpus)
+    for hours in (0.0, 1.0):
+        stage.pass_(at=NOW + hours * HOUR)
+
+    with stage.ledger.reading() as session:
+        used = usage.used(session, NOW + HOUR, 7 * 24 * HOUR)
+    its = Account("red", "pretrain"), "a100"
+    assert used.keys() == {its}
+    assert used[its] == pytest.approx(4, rel=0.01)
+
+
+def test_a_fast_lane_is_for_small_and_short_runs(open_stage: OpenStage) -> None:
+    stage = open_stage(LENDS + "fast_lane: {t4: {gpus: 1, max_gpus: 1, max_duration: 30m}}")
+    usual = stage.submit(team="blue", pool="t4", gpus=3, max_duration="2h")
+    stage.pass_(at=NOW)
+    endless = stage.submit(team="red", pool="t4", gpus=1)
+    stage.pass_(at=NOW + 1)
+    small = stage.submit(team="red", pool="t4", gpus=1, max_duration="20m")
+    assert stage.reason(endless) == "lower_priority"
+    assert "in the fast lane" in stage.tags(endless)["why"]
+    stage.pass_(at=NOW + 2)
+
+    assert stage.launched == [usual, small]
+    stage.assert_nothing_lost()
+
+
+def test_what_a_team_declares_beside_gpus_stays_below_its_ceiling(open_stage: OpenStage) -> None:
+    stage = open_stage("""
+        pools: {t4: {gpus: 4}}
+        teams: {red: {quota: {t4: 4}, ceilings: {cpus: 32, memory_gib: 256}}}
+    """)
+    first = stage.submit(team="red", pool="t4", gpus=1, cpus=24, memory_gib=64)
+    second = stage.submit(team="red", pool="t4", gpus=1, cpus=12, memory_gib=64)
+    frugal = stage.submit(team="red", pool="t4", gpus=1, cpus=8, memory_gib=192)
+    stage.pass_(at=NOW)
+    stage.restart_daemon()
+    stage.pass_(at=NOW + 1)
+
+    assert stage.launched == [first, frugal]
+    assert stage.reason(second) == "ceiling"
+    assert "uses 32 cpus of its ceiling of 32, and this would add 12" in stage.tags(second)["why"]
+    stage.succeed(first)
+    stage.pass_(at=NOW + 2)
+    assert stage.launched == [first, frugal, second]
+    stage.assert_nothing_lost()
+
+
+def test_fewer_gpus_or_another_pool(open_stage: OpenStage) -> None:
+    stage = open_stage(LENDS)
+    holds = stage.submit(team="red", pool="a100", gpus=4)
+    stage.pass_(at=NOW)
+    fewer = stage.submit(team="red", pool="a100", gpus="4-8")
+    stage.pass_(at=NOW + 1)
+    elsewhere = stage.submit(team="red", pool="a100,t4", gpus=2)
+    stage.pass_(at=NOW + 2)
+
+    assert stage.launched == [holds, fewer, elsewhere]
+    assert "Granted 4 × a100 on n1 (of 8 asked)" in stage.events(fewer)
+    assert stage.tags(elsewhere)["reason"] == "guaranteed · 2 × t4"
+    stage.assert_nothing_lost()
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        ("preemption: {mode: auto}", "Preemption is on in the policy (auto)"),
+        ("borrowing: {max_duration: 1h}", "Borrowing for 1h at most is in the policy"),
+    ],
+)
+def test_nothing_is_stopped_and_who_would_be_is_said(
+    open_stage: OpenStage, rule: str, what: str
+) -> None:
+    stage = open_stage(LENDS + rule)
+    lent = stage.submit(team="blue", pool="a100", gpus=8)
+    stage.pass_(at=NOW)
+    assert [message for message in stage.log.said() if "not carried out" in message] == [
+        f"GPU policy v1 sets {rule.split(': {')[0]}.{rule.split('{')[1][:-1]}: not carried out, since this "
+        "version stops no running work for other work. Runs that wait say what would be stopped for them."
+    ]
+    waits = stage.submit(team="red", pool="a100", gpus=4)
+    for hours in (2.0, 2.01, 2.02):
+        stage.pass_(at=NOW + hours * HOUR)
+
+    assert stage.holders() == {lent}
+    assert stage.launcher.terminated == []
+    tags = stage.tags(waits)
+    assert stage.reason(waits) == "insufficient_gpus"
+    assert tags["why"].startswith("needs 4 × a100 on one node; a100 has 0 of 8 free")
+    assert f"would stop {lent[:8]} (blue, 8 GPUs)." in tags["why"]
+    assert len(tags["why"]) <= 200
+    said = f"{what} and not carried out in this version: it would stop {lent[:8]} (blue, 8 GPUs)"
+    assert stage.events(waits).count(said) == 1
+    assert stage.log.said() == []
+
+    stage.restart_daemon()
+    stage.pass_(at=NOW + 2.03 * HOUR)
+    assert stage.events(waits).count(said) == 1, "it has been said before"
+    stage.write_policy(LENDS)
+    stage.pass_(at=NOW + 2.04 * HOUR)
+    assert "would stop" not in stage.tags(waits)["why"]
+    stage.assert_nothing_lost()
+
+
+def test_a_node_out_of_service_takes_nothing_until_it_is_put_back(
+    open_stage_on_each: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = open_stage_on_each(LENDS)
+    runs = stage.submit(team="red", pool="a100", gpus=2)
+    stage.pass_(at=NOW)
+    waits = stage.submit(team="red", pool="a100", gpus=2)
+    grant = stage.daemon._gate.queue.grant
+
+    def cordon(*args: Any) -> Any:
+        """In mid-pass: the decision did not know of it."""
+        monkeypatch.undo()
+        with stage.ledger.writing() as session:
+            assert nodes.cordon(session, "a100", "n1", "ana", "fan is broken", NOW)
+        return grant(*args)
+
+    monkeypatch.setattr(stage.daemon._gate.queue, "grant", cordon)
+    for seconds in (1, 2):
+        stage.pass_(at=NOW + seconds)
+
+    assert stage.launched == [runs], "what runs there goes on"
+    assert stage.reason(waits) == "maintenance"
+    assert "would start but for nodes in maintenance" in stage.tags(waits)["why"]
+    with stage.ledger.writing() as session:
+        assert nodes.uncordon(session, "a100", "n1", "ana", NOW + 3)
+    stage.pass_(at=NOW + 4)
+    assert stage.launched == [runs, waits]
+    stage.assert_nothing_lost()
