@@ -10,13 +10,17 @@ from rich.console import RenderableType
 from dagster_gpufair.cli.tables import Column, clock, number, sentence, table
 from dagster_gpufair.scheduling.explain import Comparison, Row
 
-_ONLY_IF_DECISIVE = ("saturation", "submitted", "id")
+_ONLY_IF_DECISIVE = ("saturation", "inside", "submitted", "id")
 _ONLY_IF_ANY = ("preempted", "deadline", "source")
+_RATIOS = ("saturation", "inside")
 _MOST_DECIMALS = 3
 
 _RULES = {
-    "class": "The class decides before any points: urgent, then guaranteed, then borrowing.",
+    "class": "The class decides before any points: urgent, then guaranteed, then guaranteed by its "
+    "team, then borrowing.",
     "saturation": "Both borrow: whose team has less above its quota, for its weight, comes first.",
+    "inside": "Both borrow for one team: whose project has less above its quota, for its weight, comes "
+    "first.",
     "sum": "They are of the same class: more points come first.",
     "submitted": "They have the same points: the earlier submission comes first.",
     "id": "They are alike in everything: the order of their ids decides.",
@@ -68,7 +72,7 @@ def _cells(row: Row, names: Mapping[str, str], now: float) -> tuple[str, str]:
         return names.get(str(first), str(first)), names.get(str(second), str(second))
     if row.name == "submitted":
         return clock(first, now, seconds=True), clock(second, now, seconds=True)
-    decimals = _decimals(first, second, 2 if row.name == "saturation" else 0)
+    decimals = _decimals(first, second, 2 if row.name in _RATIOS else 0)
     return number(first, decimals), number(second, decimals)
 
 

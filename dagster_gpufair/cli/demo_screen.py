@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import click
@@ -11,9 +11,18 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from dagster_gpufair.cli.briefly import briefly
 from dagster_gpufair.cli.demo_watch import Sight
 from dagster_gpufair.cli.moment import SHORT, Moment, Waiter
-from dagster_gpufair.cli.tables import Column, age, headline, plain, sentence, table, under
+from dagster_gpufair.cli.tables import (
+    Column,
+    age,
+    clock,
+    headline,
+    plain,
+    table,
+    under,
+)
 from dagster_gpufair.policy.quantities import format_gpus
 
 _NEWS = 6
@@ -45,6 +54,7 @@ class Screen:
         self._news: deque[str] = deque(maxlen=_NEWS)
         self._live: Live | None = None
         self._said: str | None = None
+        self._reasons: dict[str, str] = {}
 
     def __enter__(self) -> Screen:
         if self._console.is_terminal:
@@ -68,11 +78,28 @@ class Screen:
             self.tell(line)
         if self._live is not None:
             self._live.update(self._drawn(sight), refresh=True)
-        elif sight.moment is not None and sight.news:
+        elif sight.moment is not None:
+            for line in self._new_reasons(sight, sight.moment):
+                click.echo(line)
             now = "; ".join(pool_line(sight.moment, pool) for pool in sight.moment.policy.pools)
-            if now != self._said:
+            if sight.news and now != self._said:
                 click.echo(f"          {now}")
                 self._said = now
+
+    def _new_reasons(self, sight: Sight, moment: Moment) -> Iterator[str]:
+        """Why runs wait that did not wait for this reason before, in one line for all that are alike."""
+        waiters = [waiter for line in moment.lines.values() for waiter in line if waiter.reason]
+        alike: dict[tuple[str, str], list[str]] = {}
+        for waiter in waiters:
+            id_ = waiter.request.id
+            if self._reasons.get(id_) != waiter.reason:
+                alike.setdefault((sight.job(id_), briefly(moment, waiter)), []).append(id_)
+        self._reasons = {waiter.request.id: waiter.reason or "" for waiter in waiters}
+        at = clock(moment.now, moment.now, seconds=True)
+        for (job, why), ids in alike.items():
+            runs = f"{len(ids)} runs of {job}" if job else f"{len(ids)} runs"
+            said = f"{sight.name(ids[0])} waits" if len(ids) == 1 else f"{runs} wait"
+            yield f"{at}  {said}: {why}"
 
     def _drawn(self, sight: Sight) -> RenderableType:
         parts: list[RenderableType] = []
@@ -92,7 +119,7 @@ def pool_line(moment: Moment, pool: str) -> str:
     """``h100 · 16 GPUs · 14 in use (8 borrowed) · 2 free · 6 waiting``."""
     capacity = moment.policy.pools[pool].capacity
     in_use = sum(lease.gpus for lease in moment.leases if lease.pool == pool)
-    borrowed = sum(gpus for (_, of), gpus in moment.borrowed_gpus.items() if of == pool)
+    borrowed = moment.borrowed_in(pool)
     lent = f" ({format_gpus(borrowed)} borrowed)" if borrowed else ""
     waiting = len(moment.lines.get(pool, ()))
     return (
@@ -121,8 +148,9 @@ def _line(sight: Sight, pool: str, rows: int, width: int) -> Sequence[Renderable
     shown: list[Sequence[str]] = []
     said = None
     for waiter in waiters[:rows]:
-        shown.append(_row(sight, waiter, says_why=width >= _WIDE and waiter.message != said))
-        said = waiter.message
+        why = briefly(sight.moment, waiter)
+        shown.append(_row(sight, waiter, why if width >= _WIDE and why != said else None))
+        said = why
     if width < _NARROW:
         at = _WAITING.index(_TIER)
         columns = [*columns[:at], *columns[at + 1 :]]
@@ -131,11 +159,11 @@ def _line(sight: Sight, pool: str, rows: int, width: int) -> Sequence[Renderable
     return [table(columns, shown), *([Text(f"and {more} more")] if more else [])]
 
 
-def _row(sight: Sight, waiter: Waiter, says_why: bool) -> Sequence[str]:
+def _row(sight: Sight, waiter: Waiter, why: str | None) -> Sequence[str]:
+    """``why`` is None where the bare reason is to do."""
     assert sight.moment is not None
     request = waiter.request
     record = sight.records.get(request.id)
-    why = waiter.reason or "starts next"
     return (
         str(waiter.place or ""),
         request.id[:SHORT],
@@ -144,5 +172,5 @@ def _row(sight: Sight, waiter: Waiter, says_why: bool) -> Sequence[str]:
         plain(request.tier),
         format_gpus(request.gpus),
         age(sight.moment.now - request.submitted),
-        f"{why}: {sentence(waiter.message)}" if says_why and waiter.reason else why,
+        why or waiter.reason or "starts next",
     )

@@ -57,10 +57,12 @@ class Sight:
 
     def name(self, run_id: str) -> str:
         """A run in few words: ``3f2a91c0 nlp finetune``."""
+        return sentence(f"{run_id[:SHORT]} {self.job(run_id)}".rstrip())
+
+    def job(self, run_id: str) -> str:
+        """Whose it is, and its job: ``nlp finetune``."""
         ask, record = self.asks.get(run_id), self.records.get(run_id)
-        words = [run_id[:SHORT]]
-        if ask is not None:
-            words.append(ask.team)
+        words = [ask.team] if ask is not None else []
         if record is not None:
             words.append(record.dagster_run.job_name)
         return sentence(" ".join(words))

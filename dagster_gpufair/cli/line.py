@@ -6,11 +6,11 @@ from typing import Any
 
 from dagster_gpufair.cli.export import gpus, iso
 from dagster_gpufair.cli.moment import Moment, Waiter
-from dagster_gpufair.cli.tables import clock, plain
+from dagster_gpufair.cli.tables import plain
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.quantities import format_gpus
-from dagster_gpufair.scheduling.model import Account, Points, Request
+from dagster_gpufair.scheduling.model import Account, Lease, Points, Request
 
 
 def asked(request: Request) -> str:
@@ -20,22 +20,32 @@ def asked(request: Request) -> str:
     return f"{least}{format_gpus(request.gpus)}{node}"
 
 
-def account(request: Request | RequestRecord | LeaseRecord) -> str:
+def account(request: Request | RequestRecord | Lease | LeaseRecord) -> str:
     """``nlp``, ``nlp/pretrain``."""
     return plain(str(Account(request.team, request.project)))
 
 
-def about(moment: Moment, request_id: str) -> str:
-    """About when a request starts: ``14:20``, ``now``, or ``?`` where nothing bounds it."""
-    at = moment.starts_at.get(request_id)
-    if at is None:
-        return "?"
-    return "now" if at <= moment.now else clock(at, moment.now)
+def who(of: Request | Lease) -> str:
+    """``nlp/pretrain, milestone, 8 GPUs``."""
+    count = asked(of) if isinstance(of, Request) else format_gpus(of.gpus)
+    return f"{account(of)}, {plain(of.tier)}, {count} GPU{'' if count == '1' else 's'}"
+
+
+def of_json(of: Request | Lease) -> dict[str, Any]:
+    """Whose it is and how large, for programs."""
+    return {
+        "run": of.id,
+        "team": of.team,
+        "project": of.project,
+        "tier": of.tier,
+        "gpus": gpus(of.gpus),
+    }
 
 
 def waiter_json(moment: Moment, waiter: Waiter, record: RequestRecord) -> dict[str, Any]:
     """A request in line, for programs."""
     request = waiter.request
+    expected = moment.expected(request.id)
     return {
         "run": record.run_id,
         "job": record.job_name,
@@ -53,7 +63,9 @@ def waiter_json(moment: Moment, waiter: Waiter, record: RequestRecord) -> dict[s
         "points": points_json(waiter.points),
         "reason": waiter.reason,
         "message": waiter.message,
-        "about": iso(moment.starts_at.get(request.id)),
+        "blockers": list(waiter.blockers),
+        "about": iso(expected.about),
+        "at_the_latest": iso(expected.latest),
     }
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from dagster_gpufair import __version__
+from dagster_gpufair.cli.cordon import cordon, uncordon
+from dagster_gpufair.cli.decide import decide
 from dagster_gpufair.cli.demo import demo
 from dagster_gpufair.cli.explain import explain
 from dagster_gpufair.cli.init import init
@@ -35,7 +37,7 @@ def cli() -> None:
     """GPU quotas, fair order and plain reasons for the teams that share one Dagster instance."""
 
 
-for command in (queue, explain, pools, teams, policy, init, demo):
+for command in (queue, explain, pools, teams, cordon, uncordon, policy, decide, init, demo):
     cli.add_command(command)
 
 

@@ -13,27 +13,34 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session
 
+from dagster_gpufair.cli.expected import UNKNOWN, Expected, expected_starts
 from dagster_gpufair.cli.instance import no_policy
 from dagster_gpufair.cli.tables import LONGEST_SENTENCE, plain
+from dagster_gpufair.gate.as_off import as_off
 from dagster_gpufair.gate.policy_file import FILE_STATUS
-from dagster_gpufair.ledger import leases, policies, status
+from dagster_gpufair.ledger import durations, leases, nodes, policies, status
 from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.nodes import CordonedNode
 from dagster_gpufair.ledger.policies import PolicyVersion
 from dagster_gpufair.ledger.state import state_of
 from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.scheduling.accounts import account_of, borrowed_part
-from dagster_gpufair.scheduling.forecast import STEPS, forecast
-from dagster_gpufair.scheduling.model import Account, Class, Plan, Points, Request, State
+from dagster_gpufair.scheduling.model import (
+    Account,
+    Class,
+    Plan,
+    Points,
+    Request,
+    Reservation,
+    Sentence,
+    State,
+)
 from dagster_gpufair.scheduling.places import places
 from dagster_gpufair.scheduling.plan import plan
 from dagster_gpufair.scheduling.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
-
-_FORECAST_REQUESTS = 50_000
-"""How many requests a forecast decides on in all its steps: about a second's work."""
 
 SHORT = 8
 """Characters of a run's id that Dagster's UI shows."""
@@ -50,7 +57,10 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Waiter:
-    """A request in the line of a pool. One that starts at the next pass has no place and no reason."""
+    """A request in the line of a pool. One that starts at the next pass has no place and no reason.
+
+    ``blockers`` names who else is in the way: requests, leases or accounts, as the reason has it.
+    """
 
     request: Request
     pool: str
@@ -59,20 +69,33 @@ class Waiter:
     saturation: float
     points: Points
     reason: str | None
-    message: str
+    said: Sentence | str
+    blockers: Sequence[str] = ()
+
+    @property
+    def message(self) -> str:
+        """Why it waits, in a sentence."""
+        return str(self.said)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Who waits, who holds what and by which policy, and what is decided about it ``now``."""
+    """Who waits, who holds what and by which policy, and what is decided about it ``now``.
+
+    ``policy`` is as the daemon follows it in this version, ``written`` as it was adopted.
+    ``usual_ends`` says when leases end if they take as long as such runs usually have.
+    """
 
     now: float
     version: PolicyVersion
     policy: Policy
+    written: Policy
     file_trouble: Mapping[str, Any] | None
     daemon: Daemon
     state: State
     leases: Sequence[LeaseRecord]
+    cordons: Sequence[CordonedNode]
+    usual_ends: Mapping[str, float]
 
     @cached_property
     def plan(self) -> Plan:
@@ -90,24 +113,47 @@ class Moment:
         return Snapshot(self.policy, self.state, self.now)
 
     @cached_property
-    def borrowed(self) -> frozenset[str]:
-        """The requests whose leases their quota does not cover."""
-        return borrowed_part(self.policy, self.state.leases)
+    def settled_snapshot(self) -> Snapshot:
+        """Rooms and holdings once that has started."""
+        return Snapshot(self.policy, self.settled, self.now)
 
     @cached_property
-    def borrowed_gpus(self) -> Mapping[tuple[Account, str], int]:
-        """The GPUs of those leases by account and pool, in thousandths."""
-        gpus: Counter[tuple[Account, str]] = Counter()
-        for lease in self.state.leases:
-            if lease.id in self.borrowed:
-                gpus[account_of(lease), lease.pool] += lease.gpus
-        return gpus
+    def still_waiting(self) -> Mapping[str, Request]:
+        """What waits once that has started, by id."""
+        return {request.id: request for request in self.settled.requests}
 
     @cached_property
-    def starts_at(self) -> Mapping[str, float]:
-        """About when requests start, by id, where that is known."""
-        steps = _FORECAST_REQUESTS // (len(self.state.requests) + 1)
-        return forecast(self.policy, self.state, self.now, min(max(steps, 1), STEPS))
+    def names(self) -> Mapping[str, str]:
+        """All that waits or holds GPUs, by the ids that people read."""
+        return short_ids(
+            [
+                *(request.id for request in self.state.requests),
+                *(lease.id for lease in self.state.leases),
+            ]
+        )
+
+    def is_covered(self, lease: LeaseRecord) -> bool:
+        """Whether the quota of its team covers a lease whole."""
+        return lease.request_id not in self.snapshot.borrowed(lease.team, lease.pool).from_others
+
+    def borrowed_in(self, pool: str) -> int:
+        """GPUs that teams use above their quotas in a pool, in thousandths."""
+        teams = {lease.team for lease in self.state.leases if lease.pool == pool}
+        accounts = self.snapshot.accounts
+        return sum(accounts.account(Account(team), pool).team.overage for team in teams)
+
+    @cached_property
+    def starts_at(self) -> Mapping[str, Expected]:
+        """When requests start, by id, where that is known."""
+        return expected_starts(self.policy, self.state, self.now, self.usual_ends)
+
+    def expected(self, request_id: str) -> Expected:
+        """When a request starts, as far as that is known."""
+        return self.starts_at.get(request_id, UNKNOWN)
+
+    def reservations_in(self, pool: str) -> Sequence[Reservation]:
+        """What is kept for requests in a pool."""
+        return [kept for kept in self.plan.reservations if kept.pool == pool]
 
     @cached_property
     def lines(self) -> Mapping[str, Sequence[Waiter]]:
@@ -123,7 +169,7 @@ class Moment:
                     saturation=start.saturation,
                     points=start.points,
                     reason=None,
-                    message="starts when the queue daemon next passes.",
+                    said="starts when the queue daemon next passes.",
                 )
             )
         for pool, waiting in self._waiting().items():
@@ -148,7 +194,8 @@ class Moment:
                     saturation=group.saturation,
                     points=group.points_of(request),
                     reason=group.reason,
-                    message=group.message,
+                    said=group.said,
+                    blockers=[id_ for id_ in group.blockers if id_ != request.id],
                 )
                 for request in group.requests
             )
@@ -167,15 +214,19 @@ def read_moment(instance: DagsterInstance, session: Session, now: float) -> Mome
     version = policies.in_force(session)
     if version is None:
         raise no_policy(instance)
-    policy = parse_policy(version.document, f"policy v{version.version}")
+    written = parse_policy(version.document, f"policy v{version.version}")
+    policy = as_off(written)
     return Moment(
         now=now,
         version=version,
         policy=policy,
+        written=written,
         file_trouble=status.get(session, FILE_STATUS),
         daemon=_daemon(session, now),
         state=state_of(session, policy, now),
         leases=leases.open_leases(session),
+        cordons=nodes.cordoned(session),
+        usual_ends=durations.usual_ends(session, now),
     )
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.console import RenderableType
+from rich.padding import Padding
 
 from dagster_gpufair.cli.export import iso, json_option, show_json
 from dagster_gpufair.cli.instance import coordinator_of, instance_option, no_policy, opened
+from dagster_gpufair.cli.moment import short_ids
 from dagster_gpufair.cli.tables import (
     Column,
     clock,
@@ -24,16 +26,21 @@ from dagster_gpufair.cli.tables import (
     table,
     warning,
 )
+from dagster_gpufair.cli.would_stop import all_that_would_stop, stop_json
+from dagster_gpufair.gate.as_off import not_carried_out, would_stop
 from dagster_gpufair.gate.policy_file import FILE_STATUS
 from dagster_gpufair.ledger import policies, status
 from dagster_gpufair.ledger.connect import ledger_of
+from dagster_gpufair.ledger.errors import LedgerError
 from dagster_gpufair.ledger.policies import PolicyVersion
+from dagster_gpufair.ledger.state import state_of
 from dagster_gpufair.policy.loading import parse_policy, read_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.notes import notes_of
 from dagster_gpufair.policy.plain import sentences
 from dagster_gpufair.policy.problems import PolicyError, Problem, problem_lines
 from dagster_gpufair.policy.schema import json_schema
+from dagster_gpufair.scheduling.model import Preemption
 
 _DEFAULT_FILE = Path("gpufair.yaml")
 
@@ -64,11 +71,15 @@ def check(file: Path | None, home: Path | None, as_json: bool) -> None:
             show(*(sentence(line) for line in error.report(consequence).splitlines()))
         raise SystemExit(1) from None
     notes = notes_of(read)
+    stops = _stops(read, home)
     if as_json:
-        show_json({"file": str(file), "ok": True, "problems": _problems_json(notes)})
+        data = {"file": str(file), "ok": True, "problems": _problems_json(notes)}
+        told = None if stops is None else [stop_json(stop) for stop in stops.all]
+        show_json({**data, "not_carried_out": not_carried_out(read), "would_stop": told})
         return
     pools, teams = counted(len(read.pools), "pool"), counted(len(read.teams), "team")
     show(f"{sentence(str(file))}: no errors, {pools}, {teams}", *_problem_lines(notes))
+    show(*_stopped(stops))
 
 
 @policy.command("show")
@@ -129,6 +140,39 @@ def history(home: Path | None, as_json: bool) -> None:
         "",
         f"v{versions[0].version} is in force; `gpufair policy show` says what it means.",
     )
+
+
+class _Stops(NamedTuple):
+    """What a policy would stop now on the instance, and the names of all that runs or waits there."""
+
+    all: Sequence[Preemption]
+    names: Mapping[str, str]
+
+
+def _stops(read: Policy, home: Path | None) -> _Stops | None:
+    """None where nothing would be stopped ever, or there is no instance with a GPU ledger to ask."""
+    if not not_carried_out(read):
+        return None
+    now = time.time()
+    try:
+        with opened(home) as instance:
+            if coordinator_of(instance) is None:
+                return None
+            with ledger_of(instance).reading() as session:
+                state = state_of(session, read, now)
+    except (click.ClickException, LedgerError):
+        # The file is what was asked about; only who is named by hand has to be there.
+        if home is not None:
+            raise
+        return None
+    ids = [*(request.id for request in state.requests), *(lease.id for lease in state.leases)]
+    return _Stops(would_stop(read, state, now), short_ids(ids))
+
+
+def _stopped(stops: _Stops | None) -> Iterator[RenderableType]:
+    if stops is not None:
+        for depth, line in all_that_would_stop(stops.all, stops.names):
+            yield Padding(line, (0, 0, 0, 2 * depth))
 
 
 def _followed_file(home: Path | None) -> tuple[Path, str]:

@@ -11,10 +11,12 @@ from typing import Any
 import click
 from rich.console import RenderableType
 
+from dagster_gpufair.cli.briefly import briefly
 from dagster_gpufair.cli.export import gpus, iso, json_option, show_json
 from dagster_gpufair.cli.instance import instance_option, opened
-from dagster_gpufair.cli.line import about, account, asked, waiter_json
-from dagster_gpufair.cli.moment import Daemon, Moment, Waiter, read_moment, short_ids
+from dagster_gpufair.cli.kept import kept_for, reservation_json
+from dagster_gpufair.cli.line import account, asked, waiter_json
+from dagster_gpufair.cli.moment import Daemon, Moment, Waiter, read_moment
 from dagster_gpufair.cli.pools import PoolUse, pool_uses
 from dagster_gpufair.cli.tables import (
     Column,
@@ -47,7 +49,7 @@ _COLUMNS = (
     Column("since", right=True),
     Column("class"),
     Column("points", right=True),
-    Column("about"),
+    Column("starts"),
     Column("why it waits", wraps=True),
 )
 
@@ -144,20 +146,21 @@ def _parts(
     lines: Mapping[str, Sequence[Waiter]],
     most: int | None,
 ) -> Iterator[RenderableType]:
-    names = short_ids(request.id for request in moment.state.requests)
     for use in uses:
         line = lines[use.name]
         yield headline(_headline(moment, use))
         if line:
-            yield table(_COLUMNS, _rows(moment, line[:most], names))
+            yield table(_COLUMNS, _rows(moment, line[:most]))
         if most is not None and len(line) > most:
             yield under(f"and {len(line) - most} more; --all shows them")
+        for one in use.reservations:
+            yield under(f"kept {kept_for(one, moment.names, moment.now)}")
         yield ""
     first = next((waiter for line in lines.values() for waiter in line), None)
     if first is None:
         yield "Nothing waits here. `gpufair pools` shows the GPUs, `gpufair teams` who uses them."
     else:
-        yield f"`gpufair explain {names[first.request.id]}` says more of a run."
+        yield f"`gpufair explain {moment.names[first.request.id]}` says more of a run."
 
 
 def _headline(moment: Moment, use: PoolUse) -> str:
@@ -176,28 +179,22 @@ def _headline(moment: Moment, use: PoolUse) -> str:
     return f"{' · '.join(parts)}    policy v{moment.version.version}, {time_}"
 
 
-def _rows(
-    moment: Moment, line: Iterable[Waiter], names: Mapping[str, str]
-) -> Iterator[Sequence[str]]:
-    for why, alike in groupby(line, key=lambda waiter: (waiter.reason, waiter.message)):
+def _rows(moment: Moment, line: Iterable[Waiter]) -> Iterator[Sequence[str]]:
+    for why, alike in groupby(line, key=lambda waiter: briefly(moment, waiter)):
         for at, waiter in enumerate(alike):
             request = waiter.request
             yield (
                 str(waiter.place or "-"),
-                names[request.id],
+                moment.names[request.id],
                 account(request),
                 plain(request.tier),
                 asked(request),
                 age(moment.now - request.submitted),
                 waiter.class_.label,
                 number(waiter.points.score),
-                about(moment, request.id),
-                _why(*why) if at == 0 else f"{waiter.reason or 'starts'}, as above",
+                moment.expected(request.id).words(moment.now),
+                why if at == 0 else f"{waiter.reason or 'starts'}, as above",
             )
-
-
-def _why(reason: str | None, message: str) -> str:
-    return sentence(message if reason is None else f"{reason}: {message}")
 
 
 def _as_json(
@@ -224,6 +221,7 @@ def _as_json(
             for use in uses
             for waiter in lines[use.name]
         ],
+        "reservations": [reservation_json(one) for use in uses for one in use.reservations],
         "ungated": [
             {
                 "run": lease.run_id,

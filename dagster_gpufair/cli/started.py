@@ -11,13 +11,13 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.cli.comparison import comparison_json, side_by_side
 from dagster_gpufair.cli.export import gpus, iso
 from dagster_gpufair.cli.moment import Moment, short_ids
-from dagster_gpufair.cli.tables import age, clock, number, plain, sentence
+from dagster_gpufair.cli.tables import LONGEST_SENTENCE, age, clock, number, plain, sentence
+from dagster_gpufair.gate.as_off import not_carried_out
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.scheduling import wording
-from dagster_gpufair.scheduling.accounts import account_of
 from dagster_gpufair.scheduling.explain import Comparison, compare
 from dagster_gpufair.scheduling.model import Class, Points
 from dagster_gpufair.scheduling.order import Standing
@@ -35,8 +35,9 @@ def story_of_start(
     judged = _standing(grant, lease.run_id, grant.get("submitted"))
     beside = _beside(session, grant)
     compared = compare(judged, beside) if judged and beside else None
-    borrowed = moment is not None and lease.request_id in moment.borrowed
-    parts: list[RenderableType] = [_holds(lease, now), *_on_whose(lease, moment, borrowed)]
+    parts: list[RenderableType] = [_holds(lease, now)]
+    if moment is not None:
+        parts += _on_whose(lease, moment)
     if judged is not None:
         parts += ["", *_why_then(lease, judged, compared, grant, now)]
     parts += ["", _next(lease)]
@@ -50,7 +51,7 @@ def story_of_start(
             "released": iso(lease.released_at),
             "ended_as": lease.release_reason,
             "class": lease.class_.label if lease.class_ is not None else None,
-            "borrowed": borrowed if lease.released_at is None else None,
+            "covered": None if moment is None else moment.is_covered(lease),
             "ungated": lease.ungated,
             "policy_version": lease.policy_version,
         },
@@ -70,8 +71,14 @@ def _standing(judged: Mapping[str, Any], run_id: str, submitted: float | None) -
     points = judged.get("points") or {}
     if submitted is None or "saturation" not in judged or set(points) != set(Points._fields):
         return None
-    class_ = Class[judged["class"].upper()]
-    return Standing(class_, judged["saturation"], Points(**points), submitted, run_id)
+    return Standing(
+        class_=Class[judged["class"].upper()],
+        saturation=judged["saturation"],
+        points=Points(**points),
+        submitted=submitted,
+        id=run_id,
+        inside=judged.get("inside", 0.0),
+    )
 
 
 def _beside(session: Session, grant: Mapping[str, Any]) -> Standing | None:
@@ -101,20 +108,32 @@ def _holds(lease: LeaseRecord, now: float) -> str:
     return f"{verb} {what} since {since} ({age(now - lease.started_at)}), until {until}."
 
 
-def _on_whose(lease: LeaseRecord, moment: Moment | None, borrowed: bool) -> Iterator[str]:
+def _on_whose(lease: LeaseRecord, moment: Moment) -> Iterator[str]:
+    """On whose quota it runs, and who may have the GPUs back before it ends."""
     if lease.ungated:
         yield "It was not granted: this queue did not start it. Its GPUs count while it runs."
-    if moment is None:
-        return
-    holding = moment.snapshot.accounts.holding(account_of(lease.to_lease()), lease.pool)
-    used = plain(wording.used(holding))
-    if borrowed:
+    holding = moment.snapshot.accounts.holding(lease.to_lease(), lease.pool)
+    borrowed = moment.snapshot.borrowed(lease.team, lease.pool)
+    own, teams = (plain(wording.used(one), LONGEST_SENTENCE) for one in (holding, holding.team))
+    if lease.request_id not in borrowed.inside:
+        yield f"The quota covers these GPUs ({own})."
+    elif lease.request_id not in borrowed.from_others:
         yield (
-            f"These GPUs are borrowed ({used}). They go back when it ends: no running work is stopped "
-            "for other work."
+            f"The quota of its team covers these GPUs ({teams}), its own account's does not ({own}). "
+            f"{_nobody(moment)}"
         )
     else:
-        yield f"The quota covers these GPUs ({used})."
+        yield (
+            f"It runs on borrowed GPUs: the quota of its team does not cover it whole ({teams}). "
+            f"{_nobody(moment)}"
+        )
+
+
+def _nobody(moment: Moment) -> str:
+    """Nobody takes anything back in this version, whatever the policy says."""
+    nobody = "Nobody can take them back before it ends: this version stops no running work"
+    said = " and ".join(plain(key) for key in not_carried_out(moment.written))
+    return f"{nobody}, though the policy has {said}." if said else f"{nobody}."
 
 
 def _why_then(
@@ -126,7 +145,7 @@ def _why_then(
 ) -> Iterator[RenderableType]:
     yield (
         f"It started at {clock(lease.started_at, now)}, after waiting "
-        f"{age(lease.started_at - judged.submitted)}, as {judged.class_.label} with "
+        f"{age(lease.started_at - judged.submitted)}, as {judged.class_.words} with "
         f"{number(judged.points.score)} points."
     )
     if compared is None:

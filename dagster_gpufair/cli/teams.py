@@ -1,32 +1,61 @@
-"""``gpufair teams``: what each team is sure of, uses, borrows and lends."""
+"""``gpufair teams``: what each team and project is sure of, uses, borrows and lends."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import RenderableType
 
+from dagster_gpufair.cli.ceilings import CeilingUse, ceiling_uses
 from dagster_gpufair.cli.export import gpus, iso, json_option, show_json
 from dagster_gpufair.cli.instance import instance_option, opened
 from dagster_gpufair.cli.moment import Moment, read_moment
 from dagster_gpufair.cli.tables import Column, clock, percent, plain, show, table
 from dagster_gpufair.ledger.connect import ledger_of
+from dagster_gpufair.policy.in_force import held
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import format_duration, format_gpus
+from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.model import Account
+
+REST = "(rest)"
+"""How the part of a team is named that is none of its projects."""
+
+
+@dataclass(frozen=True)
+class ProjectUse:
+    """One account inside a team in one pool; ``project`` is None for the rest of the team."""
+
+    project: str | None
+    quota: int
+    in_use: int
+    borrowed: int
+    may_borrow: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Under the names of the fields, in GPUs."""
+        return {
+            "project": self.project,
+            "quota": gpus(self.quota),
+            "in_use": gpus(self.in_use),
+            "borrowed": gpus(self.borrowed),
+            "may_borrow": gpus(self.may_borrow),
+        }
 
 
 @dataclass(frozen=True)
 class TeamUse:
-    """One team in one pool. GPU amounts in thousandths.
+    """One team in one pool. GPU amounts in thousandths; ``quota`` is with grants and windows in force.
 
-    ``may_borrow`` is how much above its quota it may use in all, None for any. ``borrowed_share`` is
-    its part of all that was borrowed in the pool of late, ``weight_share`` its weight's part.
+    ``borrowed`` is what it uses above its quota, ``may_borrow`` how much that may be in all, None for
+    any. ``borrowed_share`` is its part of all that was borrowed in the pool of late, ``weight_share``
+    its weight's part.
     """
 
     team: str
@@ -40,6 +69,7 @@ class TeamUse:
     weight_share: float
     waiting: int
     running: int
+    projects: Sequence[ProjectUse]
 
     @property
     def matters(self) -> bool:
@@ -60,6 +90,7 @@ class TeamUse:
             "weight_share": round(self.weight_share, 4),
             "waiting": self.waiting,
             "running": self.running,
+            "projects": [project.as_json() for project in self.projects],
         }
 
 
@@ -72,7 +103,7 @@ def team_uses(moment: Moment) -> Sequence[TeamUse]:
     known_ones = [(team, pool) for team in moment.policy.teams for pool in moment.policy.pools]
     uses = []
     for team, pool in dict.fromkeys([*known_ones, *sorted({*waiting, *running})]):
-        holding = moment.snapshot.accounts.holding(Account(team), pool)
+        holding = moment.snapshot.accounts.account(Account(team), pool).team
         known = team in moment.policy.teams
         uses.append(
             TeamUse(
@@ -80,13 +111,14 @@ def team_uses(moment: Moment) -> Sequence[TeamUse]:
                 pool=pool,
                 quota=holding.quota,
                 in_use=holding.use,
-                borrowed=moment.borrowed_gpus.get((Account(team), pool), 0),
-                may_borrow=_may_borrow(moment.policy, team, pool),
-                lends=_lends(moment.policy, team, pool),
+                borrowed=holding.overage,
+                may_borrow=_may_borrow(moment.policy, holding),
+                lends=_lends(moment, holding),
                 borrowed_share=holding.had if known else 0.0,
                 weight_share=holding.due if known else 0.0,
                 waiting=waiting[team, pool],
                 running=running[team, pool],
+                projects=[_project(one) for one in holding.members],
             )
         )
     return uses
@@ -96,12 +128,18 @@ def team_uses(moment: Moment) -> Sequence[TeamUse]:
 @instance_option
 @json_option
 def teams(home: Path | None, as_json: bool) -> None:
-    """What each team may use, uses and borrows."""
+    """What each team and project may use, uses and borrows."""
     with opened(home) as instance, ledger_of(instance).reading() as session:
         moment = read_moment(instance, session, time.time())
-    uses = team_uses(moment)
+    uses, ceilings = team_uses(moment), ceiling_uses(moment)
     if as_json:
-        show_json({"at": iso(moment.now), "teams": [use.as_json() for use in uses]})
+        show_json(
+            {
+                "at": iso(moment.now),
+                "teams": [use.as_json() for use in uses],
+                "ceilings": [use.as_json() for use in ceilings],
+            }
+        )
         return
     columns = [
         Column("team"),
@@ -115,30 +153,48 @@ def teams(home: Path | None, as_json: bool) -> None:
         ),
     ]  # fmt: skip
     half_life = format_duration(moment.policy.fair_share.half_life)
+    rows = [row for use in uses if use.matters for row in _rows(use)]
     show(
         f"policy v{moment.version.version}, {clock(moment.now, moment.now, seconds=True)}",
-        table(columns, [_row(use) for use in uses if use.matters] + _without_any(uses)),
+        table(columns, [*rows, *_without_any(uses)]),
+        *_ceilings(ceilings),
         "",
-        "had of late: its part of all GPU-hours borrowed in the pool, which are half forgotten after "
-        f"{half_life}; its part: by its weight.",
+        "quota: with grants and windows in force. borrowed: what is used above it; of a project, above "
+        "its own.",
+        "had of late: its part of all GPU-hours that ran beyond quotas in the pool, which are half "
+        f"forgotten after {half_life}; its part: by its weight.",
         "`gpufair policy show` says the rules in sentences.",
     )
 
 
-def _row(use: TeamUse) -> Sequence[str]:
-    return (
+def _rows(use: TeamUse) -> Iterator[Sequence[str]]:
+    yield (
         plain(use.team),
         plain(use.pool),
         format_gpus(use.quota),
         format_gpus(use.in_use),
         format_gpus(use.borrowed),
-        "any" if use.may_borrow is None else format_gpus(use.may_borrow),
+        _any(use.may_borrow),
         format_gpus(use.lends),
         percent(use.borrowed_share),
         percent(use.weight_share),
         str(use.waiting),
         str(use.running),
     )
+    for one in use.projects:
+        yield (
+            plain(f"  {use.team}/{one.project or REST}"),
+            plain(use.pool),
+            format_gpus(one.quota),
+            format_gpus(one.in_use),
+            format_gpus(one.borrowed),
+            _any(one.may_borrow),
+            *("",) * 5,
+        )
+
+
+def _any(limit: int | None) -> str:
+    return "any" if limit is None else format_gpus(limit)
 
 
 def _without_any(uses: Sequence[TeamUse]) -> list[Sequence[str]]:
@@ -148,14 +204,42 @@ def _without_any(uses: Sequence[TeamUse]) -> list[Sequence[str]]:
     return [(plain(team), "-", "0", "0", "0", "", "", "", "", "0", "0") for team in missing]
 
 
-def _may_borrow(policy: Policy, team: str, pool: str) -> int | None:
-    if team not in policy.teams or pool not in policy.pools or policy.borrowing.mode == "off":
-        return 0
-    return policy.teams[team].borrow_limit.get(pool)
+def _ceilings(uses: Sequence[CeilingUse]) -> Iterator[RenderableType]:
+    if uses:
+        columns = (Column("ceiling of"), Column("what"), Column("used", right=True), Column("most"))
+        yield ""
+        yield table(
+            columns,
+            [(plain(use.team), use.what, f"{use.used:g}", f"{use.most:g}") for use in uses],
+        )
 
 
-def _lends(policy: Policy, team: str, pool: str) -> int:
+def _project(holding: Holding) -> ProjectUse:
+    return ProjectUse(
+        project=holding.account.project,
+        quota=holding.quota,
+        in_use=holding.use,
+        borrowed=holding.overage,
+        may_borrow=holding.borrow_limit,
+    )
+
+
+def _may_borrow(policy: Policy, holding: Holding) -> int | None:
+    known = holding.account.team in policy.teams and holding.pool in policy.pools
+    return holding.borrow_limit if known and policy.borrowing.mode != "off" else 0
+
+
+def _lends(moment: Moment, holding: Holding) -> int:
+    """What of its quota others may use: what neither it nor its projects keep, windows apart."""
+    policy, team, pool = moment.policy, holding.account.team, holding.pool
     if team not in policy.teams or policy.borrowing.mode == "off":
         return 0
-    quota = policy.teams[team].quota.get(pool, 0)
-    return min(quota, policy.teams[team].lend_limit.get(pool, quota))
+    rules = policy.teams[team]
+    windows = held(policy, moment.now).get((team, pool), 0)
+    by_projects = sum(
+        max(0, one.quota - rules.projects[one.account.project].lend_limit.get(pool, one.quota))
+        for one in holding.members
+        if one.account.project is not None
+    )
+    by_team = min(rules.lend_limit.get(pool, holding.quota), holding.quota - windows)
+    return max(0, min(by_team, holding.quota - by_projects))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import RenderableType
 
+from dagster_gpufair.cli.blockers import blockers_json, in_the_way, requests_in_the_way
 from dagster_gpufair.cli.comparison import comparison_json, side_by_side
-from dagster_gpufair.cli.export import gpus, iso
-from dagster_gpufair.cli.line import about, account, asked, points_json, waiter_json
-from dagster_gpufair.cli.moment import Moment, Waiter, short_ids
+from dagster_gpufair.cli.expected import UNKNOWN
+from dagster_gpufair.cli.export import gpus
+from dagster_gpufair.cli.holders import holders_in, holders_json, who_holds
+from dagster_gpufair.cli.kept import kept, reservation_json
+from dagster_gpufair.cli.line import account, asked, points_json, waiter_json
+from dagster_gpufair.cli.moment import Moment, Waiter
+from dagster_gpufair.cli.next_steps import next_step
+from dagster_gpufair.cli.remedies import fits_at, remedies_of, remedy_json, would_start_with
 from dagster_gpufair.cli.tables import (
     Column,
     age,
@@ -22,29 +27,183 @@ from dagster_gpufair.cli.tables import (
     sentence,
     table,
 )
-from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.cli.would_stop import not_in_this_version, stop_json
+from dagster_gpufair.gate.as_off import not_carried_out, would_stop
+from dagster_gpufair.gate.stops import remark
 from dagster_gpufair.ledger.requests import RequestRecord
-from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.scheduling.explain import Comparison, explain
+from dagster_gpufair.scheduling.model import Preemption, Reservation
+from dagster_gpufair.scheduling.remedies import Remedy
 
 ROWS = 8
-"""Of those ahead, and of those that hold the pool."""
+"""Of those ahead."""
 
-_NEXT = {
-    "quota_exhausted": "It starts once runs of its team end, or with a larger quota or leave to borrow: "
-    "`gpufair teams` shows both.",
-    "borrow_limit": "It starts once runs of its team end, or with a higher borrow limit: "
-    "`gpufair teams` shows it.",
-    "insufficient_gpus": "A run that names several pools (gpufair/pool: h100,a100) or takes fewer GPUs "
-    "(gpufair/gpus: 4-8) starts sooner: `gpufair pools` shows what is free.",
-    "fragmented": "A run that takes fewer GPUs on each node (gpufair/gpus_per_node, or gpufair/gpus: "
-    "4-8) starts sooner: `gpufair pools` shows the nodes.",
-    "reserve_held": "It starts once runs end, or in a pool that others do not keep: `gpufair pools` "
-    "shows what is free and what is held back.",
-    "maintenance": "It starts once the nodes are back: `gpufair pools` shows them.",
-    "run_limit": "It starts once fewer runs run, or with a higher limit in dagster.yaml.",
-    "environment": "It starts once its code location answers: Dagster's UI shows it under Deployment.",
-}
+
+class _Story:
+    """All that is said of one run that waits, in parts to print and as data."""
+
+    def __init__(self, moment: Moment, waiter: Waiter) -> None:
+        self._moment = moment
+        self._waiter = waiter
+        line = moment.lines[waiter.pool]
+        self._ahead = line[: line.index(waiter)]
+        self._waits = waiter.place is not None
+        self._holding = holders_in(moment, waiter.pool)
+        self._compared = self._comparison() if self._waits else None
+        self._remedies: Sequence[Remedy] | None = (
+            remedies_of(moment, waiter.request) if self._waits else ()
+        )
+        self._not_carried_out = not_carried_out(moment.written)
+        self._would_stop = self._stops_for_it() if self._waits else None
+
+    def parts(self) -> Iterator[RenderableType]:
+        """Why, when, who is in the way, and what helps."""
+        moment, waiter = self._moment, self._waiter
+        yield _waits(moment, waiter)
+        yield _why(moment, waiter)
+        if self._waits:
+            yield self._expected()
+            its = self._reservation()
+            if its is not None:
+                yield f"Kept for it: {kept(its, moment.now)}."
+            yield from _after_a_gap(in_the_way(moment, waiter))
+            yield from _after_a_gap(self._comparison_parts())
+            yield from _after_a_gap(self._those_ahead())
+            yield from _after_a_gap(who_holds(moment, waiter))
+            if waiter.request.id not in moment.state.blocked:
+                yield from _after_a_gap(would_start_with(waiter.request, self._remedies))
+            yield from _after_a_gap(self._preemption())
+        yield ""
+        yield next_step(waiter.reason)
+
+    def data(self, record: RequestRecord) -> dict[str, Any]:
+        """All of it, for programs."""
+        moment, waiter, its = self._moment, self._waiter, self._reservation()
+        return {
+            "waiting": waiter_json(moment, waiter, record),
+            "blockers": blockers_json(moment, waiter),
+            "reservation": None if its is None else reservation_json(its),
+            "ahead": [
+                {
+                    "run": one.request.id,
+                    "team": one.request.team,
+                    "project": one.request.project,
+                    "tier": one.request.tier,
+                    "gpus": gpus(one.request.gpus),
+                    "place": one.place,
+                    "class": one.class_.label,
+                    "points": points_json(one.points),
+                }
+                for one in self._ahead
+            ],
+            "compared": comparison_json(self._compared) if self._compared else None,
+            "holding": holders_json(moment, self._holding),
+            "remedies": None
+            if self._remedies is None
+            else [remedy_json(waiter.request, remedy) for remedy in self._remedies],
+            "not_carried_out": self._not_carried_out,
+            "would_stop": None if self._would_stop is None else stop_json(self._would_stop),
+        }
+
+    def _comparison(self) -> Comparison | None:
+        """With whom GPUs are kept for, else with the first in line that only the decision holds up."""
+        moment, waiter = self._moment, self._waiter
+        blocked = moment.state.blocked
+        others = requests_in_the_way(moment, waiter)
+        ahead = (one.request for one in self._ahead if one.place is not None)
+        first = next((other for other in ahead if other.id not in blocked), None)
+        for other in [*others, *([first] if first is not None else [])]:
+            compared = explain(
+                moment.policy, moment.settled, moment.now, waiter.pool, other, waiter.request
+            )
+            if compared.comes_first == other.id:
+                return compared
+        return None
+
+    def _comparison_parts(self) -> Iterator[RenderableType]:
+        if self._compared is not None:
+            names = self._moment.names
+            title = f"why {names[self._compared.first.id]} comes first"
+            yield from side_by_side(self._compared, title, names, self._moment.now)
+
+    def _stops_for_it(self) -> Preemption | None:
+        moment = self._moment
+        if not self._not_carried_out:
+            return None
+        stops = would_stop(moment.written, moment.state, moment.now)
+        return next((each for each in stops if each.request.id == self._waiter.request.id), None)
+
+    def _reservation(self) -> Reservation | None:
+        everywhere = self._moment.plan.reservations
+        return next((one for one in everywhere if one.request.id == self._waiter.request.id), None)
+
+    def _expected(self) -> str:
+        moment, waiter = self._moment, self._waiter
+        expected = moment.expected(waiter.request.id)
+        if expected != UNKNOWN:
+            return expected.sentence(moment.now)
+        if waiter.request.id in moment.state.blocked:
+            return "When it starts depends on that, and is not known."
+        unbounded = sum(lease.max_duration is None for lease in self._holding)
+        why = (
+            f": {unbounded} of {counted(len(self._holding), 'run')} that "
+            f"hold{'s' if len(self._holding) == 1 else ''} {plain(waiter.pool)} "
+            f"do{'es' if unbounded == 1 else ''} not say how long (tag gpufair/max_duration)."
+            if unbounded
+            else " yet."
+        )
+        fits = fits_at(self._remedies) if waiter.reason != "ceiling" else None
+        fits_by = (
+            f" It fits by {clock(fits, moment.now)} at the latest, if none of those ahead takes what "
+            "comes free."
+            if fits is not None and self._ahead
+            else ""
+        )
+        return f"When it starts is not known{why}{fits_by}"
+
+    def _those_ahead(self) -> Iterator[RenderableType]:
+        moment, waiter = self._moment, self._waiter
+        pool = plain(waiter.pool)
+        score = f"{number(waiter.points.score)} points as {waiter.class_.words}"
+        if not self._ahead:
+            yield f"Nothing is ahead of it in {pool}; it has {score}."
+            return
+        yield f"Ahead of it in {pool}, with its {score}:"
+        columns = [
+            Column("  #", right=True),
+            Column("run"),
+            Column("team"),
+            Column("tier"),
+            Column("asks", right=True),
+            Column("class"),
+            Column("points", right=True),
+            Column("starts"),
+        ]
+        rows = [
+            (
+                str(one.place or "-"),
+                moment.names[one.request.id],
+                account(one.request),
+                plain(one.request.tier),
+                asked(one.request),
+                one.class_.label,
+                number(one.points.score),
+                moment.expected(one.request.id).words(moment.now),
+            )
+            for one in self._ahead[:ROWS]
+        ]
+        yield table(columns, rows)
+        if len(self._ahead) > ROWS:
+            yield f"  and {len(self._ahead) - ROWS} more; `gpufair queue --all` shows them"
+
+    def _preemption(self) -> Iterator[RenderableType]:
+        if not self._not_carried_out:
+            return
+        if self._would_stop is None:
+            said = not_in_this_version(self._not_carried_out)
+            yield f"{said}; it would stop nothing for this run now."
+        else:
+            yield sentence(remark(self._moment.written, self._would_stop).sentence)
 
 
 def story_of_waiting(
@@ -53,43 +212,16 @@ def story_of_waiting(
     """In parts to print, and as data."""
     waiter = moment.waiter(record.id)
     assert waiter is not None, "what is queued is in the plan of the same moment"
-    line = moment.lines[waiter.pool]
-    ahead = line[: line.index(waiter)]
-    compared = None if waiter.place is None else _compared(moment, waiter, ahead)
-    holding = _holding(moment, waiter.pool)
-    names = short_ids([*(one.request.id for one in line), *(lease.run_id for lease in holding)])
-    parts: list[RenderableType] = [_waits(moment, waiter), _why(moment, waiter)]
-    if waiter.place is not None:
-        parts += [_expected(moment, waiter, holding), "", *_ahead(moment, waiter, ahead, names)]
-        if compared is not None:
-            title = f"why {names[compared.first.id]} comes first"
-            parts += ["", *side_by_side(compared, title, names, moment.now)]
-        if holding:
-            parts += ["", *_held(moment, waiter.pool, holding, names)]
-    parts += ["", _NEXT.get(waiter.reason or "", "`gpufair queue` shows the whole line.")]
-    return parts, _as_json(moment, waiter, record, ahead, compared, holding)
+    story = _Story(moment, waiter)
+    return list(story.parts()), story.data(record)
 
 
-def _compared(moment: Moment, waiter: Waiter, ahead: Sequence[Waiter]) -> Comparison | None:
-    """With the first in line, of those that nothing outside the decision keeps from starting."""
-    blocked = moment.state.blocked
-    could = (one for one in ahead if one.place is not None and one.request.id not in blocked)
-    first = next(could, None)
-    if first is None:
-        return None
-    return explain(
-        moment.policy, moment.settled, moment.now, waiter.pool, first.request, waiter.request
-    )
-
-
-def _holding(moment: Moment, pool: str) -> Sequence[LeaseRecord]:
-    """The leases of a pool, those that end first on top."""
-
-    def ends(lease: LeaseRecord) -> tuple[float, float]:
-        bound = math.inf if lease.max_duration is None else lease.started_at + lease.max_duration
-        return bound, lease.started_at
-
-    return sorted((lease for lease in moment.leases if lease.pool == pool), key=ends)
+def _after_a_gap(parts: Iterator[RenderableType]) -> Iterator[RenderableType]:
+    """The parts with an empty line before them, if there are any."""
+    for at, part in enumerate(parts):
+        if at == 0:
+            yield ""
+        yield part
 
 
 def _waits(moment: Moment, waiter: Waiter) -> str:
@@ -103,143 +235,7 @@ def _waits(moment: Moment, waiter: Waiter) -> str:
 
 def _why(moment: Moment, waiter: Waiter) -> str:
     if waiter.place is None:
-        return f"It starts as {waiter.class_.label}, with {number(waiter.points.score)} points."
+        return f"It starts as {waiter.class_.words}, with {number(waiter.points.score)} points."
     if waiter.request.id in moment.state.blocked:
         return sentence(waiter.message)
     return sentence(f"It {waiter.message}")
-
-
-def _expected(moment: Moment, waiter: Waiter, holding: Sequence[LeaseRecord]) -> str:
-    when = about(moment, waiter.request.id)
-    if when != "?":
-        return (
-            f"Expected to start about {when}, at the latest: if all that runs takes the time it may, "
-            "and nothing better comes."
-        )
-    if waiter.request.id in moment.state.blocked:
-        return "When it starts depends on that, and is not known."
-    unbounded = sum(lease.max_duration is None for lease in holding)
-    if unbounded:
-        return (
-            f"When it starts is not known: {unbounded} of {counted(len(holding), 'run')} that "
-            f"hold{'s' if len(holding) == 1 else ''} {plain(waiter.pool)} "
-            f"do{'es' if unbounded == 1 else ''} not say how long (tag gpufair/max_duration)."
-        )
-    return "When it starts is not known yet."
-
-
-def _ahead(
-    moment: Moment, waiter: Waiter, ahead: Sequence[Waiter], names: Mapping[str, str]
-) -> Iterator[RenderableType]:
-    score = f"{number(waiter.points.score)} points as {waiter.class_.label}"
-    if not ahead:
-        yield f"Nothing is ahead of it in {plain(waiter.pool)}; it has {score}."
-        return
-    yield f"Ahead of it in {plain(waiter.pool)}, with its {score}:"
-    columns = [
-        Column("  #", right=True),
-        Column("run"),
-        Column("team"),
-        Column("tier"),
-        Column("asks", right=True),
-        Column("class"),
-        Column("points", right=True),
-        Column("about"),
-    ]
-    rows = [
-        (
-            str(one.place or "-"),
-            names[one.request.id],
-            account(one.request),
-            plain(one.request.tier),
-            asked(one.request),
-            one.class_.label,
-            number(one.points.score),
-            about(moment, one.request.id),
-        )
-        for one in ahead[:ROWS]
-    ]
-    yield table(columns, rows)
-    if len(ahead) > ROWS:
-        yield f"  and {len(ahead) - ROWS} more; `gpufair queue --all` shows them"
-
-
-def _held(
-    moment: Moment, pool: str, holding: Sequence[LeaseRecord], names: Mapping[str, str]
-) -> Iterator[RenderableType]:
-    yield f"Who holds {plain(pool)}:"
-    columns = [
-        Column("  run"),
-        Column("team"),
-        Column("tier"),
-        Column("GPUs", right=True),
-        Column("since", right=True),
-        Column("until at most"),
-        Column(),
-    ]
-    rows = [
-        (
-            f"  {names[lease.run_id]}",
-            account(lease),
-            plain(lease.tier),
-            format_gpus(lease.gpus),
-            age(moment.now - lease.started_at),
-            "?"
-            if lease.max_duration is None
-            else clock(lease.started_at + lease.max_duration, moment.now),
-            _how(moment, lease),
-        )
-        for lease in holding[:ROWS]
-    ]
-    yield table(columns, rows)
-    if len(holding) > ROWS:
-        yield f"  and {len(holding) - ROWS} more"
-
-
-def _how(moment: Moment, lease: LeaseRecord) -> str:
-    if lease.ungated:
-        return "without a grant"
-    return "borrowed" if lease.request_id in moment.borrowed else ""
-
-
-def _as_json(
-    moment: Moment,
-    waiter: Waiter,
-    record: RequestRecord,
-    ahead: Sequence[Waiter],
-    compared: Comparison | None,
-    holding: Sequence[LeaseRecord],
-) -> dict[str, Any]:
-    return {
-        "waiting": waiter_json(moment, waiter, record),
-        "ahead": [
-            {
-                "run": one.request.id,
-                "team": one.request.team,
-                "project": one.request.project,
-                "tier": one.request.tier,
-                "gpus": gpus(one.request.gpus),
-                "place": one.place,
-                "class": one.class_.label,
-                "points": points_json(one.points),
-            }
-            for one in ahead
-        ],
-        "compared": comparison_json(compared) if compared else None,
-        "holding": [
-            {
-                "run": lease.run_id,
-                "team": lease.team,
-                "project": lease.project,
-                "tier": lease.tier,
-                "gpus": gpus(lease.gpus),
-                "since": iso(lease.started_at),
-                "until": iso(lease.started_at + lease.max_duration)
-                if lease.max_duration is not None
-                else None,
-                "borrowed": lease.request_id in moment.borrowed,
-                "ungated": lease.ungated,
-            }
-            for lease in holding
-        ],
-    }

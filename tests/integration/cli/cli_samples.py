@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 from dagster_gpufair.cli.tables import clock
+from dagster_gpufair.gate.as_off import as_off
 from dagster_gpufair.gate.gpu_queue import DAEMON_STATUS, judged
-from dagster_gpufair.ledger import leases, policies, requests, status
+from dagster_gpufair.ledger import leases, nodes, policies, requests, status
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.ledger.state import state_of
@@ -25,6 +27,9 @@ teams:
   vision: {quota: {h100: 4, t4: 2}}
   speech: {quota: {t4: 2}, lend_limit: {t4: 1}}
 """
+WITH_A_PROJECT = POLICY.replace(
+    "{h100: 8}, borrow", "{h100: 8}, projects: {pretrain: {quota: {h100: 4}}}, borrow"
+)
 COORDINATOR = {"module": "dagster_gpufair", "class": "GpuFairRunCoordinator"}
 MINUTE = 60.0
 
@@ -70,6 +75,11 @@ def time_of_day(ago: float) -> str:
     return clock(minutes(ago), _Start.at)
 
 
+def utc(ago: float) -> str:
+    """That moment as a policy file has it."""
+    return datetime.fromtimestamp(minutes(ago), timezone.utc).isoformat(timespec="seconds")
+
+
 class Filling:
     """Fills a ledger as the coordinator and the daemon do."""
 
@@ -95,7 +105,7 @@ class Filling:
     def decide(self, ago: float = 0.0) -> Sequence[str]:
         """A pass of the daemon so many minutes ago: what it granted."""
         at = minutes(ago)
-        policy = parse_policy(self.text)
+        policy = as_off(parse_policy(self.text))
         with self.ledger.writing() as session:
             decided = plan(policy, state_of(session, policy, at), at)
             for start in decided.starts:
@@ -123,6 +133,18 @@ class Filling:
         self.submit(*asks)
         started = self.decide(ago)
         assert {ask.id for ask in asks} <= set(started), "the sample policy has no room for them"
+
+    def cordon(self, pool: str, node: str, reason: str = "", ago: float = 0.0) -> None:
+        """Ana takes a node into maintenance."""
+        with self.ledger.writing() as session:
+            nodes.cordon(session, pool, node, "ana on ops1", reason, minutes(ago))
+
+    def usually_lasts(self, job: str, of_minutes: float, team: str = "nlp") -> None:
+        """Three runs of a job have lasted so long before, one after the other."""
+        for number in range(900, 903):
+            began = of_minutes * (904 - number)
+            self.run(asked(number, 1, ago=began, team=team, job_name=job), ago=began)
+            self.end(number, ago=began - of_minutes)
 
     def end(self, number: int, reason: str = "success", ago: float = 0.0) -> None:
         """A run gives its GPUs back."""

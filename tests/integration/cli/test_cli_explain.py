@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from cli_samples import Filling, asked, minutes, run_id, time_of_day
+from cli_samples import POLICY, WITH_A_PROJECT, Filling, asked, minutes, run_id, time_of_day
 from click.testing import Result
 from dagster import DagsterInstance, DagsterRunStatus, job, op
 
@@ -41,7 +41,11 @@ def test_it_waits_behind_a_better_class(queue: Filling, gpufair: Gpufair) -> Non
     )
     assert lines[3].startswith("It needs 4 × h100 on one node; h100 has 0 of 16 free")
     assert "vision uses 8: its 4 and 4 borrowed." in lines[3]
-    assert lines[4].startswith("When it starts is not known: 1 of 2 runs that hold h100 does not")
+    assert lines[4] == (
+        "When it starts is not known: 1 of 2 runs that hold h100 does not say how long (tag "
+        f"gpufair/max_duration). It fits by {time_of_day(-30)} at the latest, if none of those ahead "
+        "takes what comes free."
+    )
     words = [line.split() for line in lines]
     assert ["1", "00000003", "nlp/pretrain", "milestone", "8", "guaranteed"] in [
         row[:6] for row in words
@@ -54,7 +58,9 @@ def test_it_waits_behind_a_better_class(queue: Filling, gpufair: Gpufair) -> Non
     assert not {"preempted", "deadline", "source"} & {row[0] for row in words if row}
     assert "saturation" not in result.stdout
     assert "The class decides before any points" in result.stdout
-    assert ["00000002", "speech", "standard", "8", "1h20m", "?", "borrowed"] in words
+    assert ["00000002", "speech", "standard", "8", "1h20m", "?", "beyond"] in [
+        row[:7] for row in words
+    ]
     assert "`gpufair pools` shows what is free." in lines[-1]
 
 
@@ -72,7 +78,7 @@ def test_it_waits_behind_more_points(queue: Filling, gpufair: Gpufair) -> None:
     assert "They are of the same class: more points come first." in result.stdout
     sums = next(line.split() for line in result.stdout.splitlines() if line.startswith("  sum"))
     assert sums[1] != sums[2], "a difference shows, however small"
-    assert f"Expected to start about {time_of_day(-30)}" in result.stdout
+    assert f"Starts by {time_of_day(-30)} at the latest, by the bounds of what" in result.stdout
 
 
 def test_it_waits_behind_a_team_that_has_borrowed_less(queue: Filling, gpufair: Gpufair) -> None:
@@ -135,10 +141,12 @@ def test_the_waiting_for_programs(queue: Filling, gpufair: Gpufair) -> None:
         "team": "speech",
         "project": None,
         "tier": "standard",
+        "pool": "h100",
         "gpus": 8,
         "since": said["holding"][1]["since"],
-        "until": None,
-        "borrowed": True,
+        "about": None,
+        "at_the_latest": None,
+        "covered": False,
         "ungated": False,
     }
     assert [event["kind"] for event in said["events"]] == ["submitted"]
@@ -159,7 +167,7 @@ def test_it_started_before_another_that_waited(queue: Filling, gpufair: Gpufair)
     assert "`gpufair queue --pool h100` shows who waits for them." in said
     lease = json.loads(gpufair("explain", "00000002", "--json").stdout)["lease"]
     assert (lease["gpus"], lease["nodes"], lease["class"]) == (8, {"h2": 8}, "guaranteed")
-    assert (lease["borrowed"], lease["ungated"], lease["released"]) == (False, False, None)
+    assert (lease["covered"], lease["ungated"], lease["released"]) == (True, False, None)
 
 
 def test_it_started_past_a_larger_one_that_ranks_higher(queue: Filling, gpufair: Gpufair) -> None:
@@ -179,11 +187,34 @@ def test_it_started_past_a_larger_one_that_ranks_higher(queue: Filling, gpufair:
 def test_it_runs_on_borrowed_gpus(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 8, ago=5, team="vision"), ago=5)
     said = gpufair("explain", "00000001").stdout
-    assert "These GPUs are borrowed (vision uses 8: its 4 and 4 borrowed). They go back" in said
+    assert (
+        "It runs on borrowed GPUs: the quota of its team does not cover it whole (vision uses 8: its 4 "
+        "and 4 borrowed). Nobody can take them back before it ends: this version stops no running work."
+    ) in said
     assert "as borrowing with " in said
     assert "Nothing else waited in h100 then." in said
     assert "until it ends." in said
-    assert json.loads(gpufair("explain", "00000001", "--json").stdout)["lease"]["borrowed"] is True
+    assert json.loads(gpufair("explain", "00000001", "--json").stdout)["lease"]["covered"] is False
+
+
+def test_nobody_takes_borrowed_gpus_back_whatever_the_policy_says(
+    queue: Filling, gpufair: Gpufair
+) -> None:
+    queue.adopt(f"{POLICY}preemption: {{mode: auto}}\nborrowing: {{max_duration: 1h}}\n")
+    queue.run(asked(1, 8, ago=90, team="vision"), ago=90)
+    said = gpufair("explain", "00000001").stdout
+    assert (
+        "this version stops no running work, though the policy has preemption.mode: auto and "
+        "borrowing.max_duration: 1h."
+    ) in said
+
+
+def test_it_runs_on_the_quota_of_its_team(queue: Filling, gpufair: Gpufair) -> None:
+    queue.adopt(WITH_A_PROJECT)
+    queue.run(asked(1, 6, ago=5), ago=5)
+    said = gpufair("explain", "00000001").stdout
+    assert "The quota of its team covers these GPUs (nlp uses 6 of its 8), its own" in said
+    assert "as guaranteed by its team with 2," in said
 
 
 def test_it_was_put_back_and_granted_again(queue: Filling, gpufair: Gpufair) -> None:
@@ -232,7 +263,7 @@ def test_it_is_over(queue: Filling, gpufair: Gpufair) -> None:
     assert f"Held 8 × h100 on h1 from {time_of_day(40)} to {time_of_day(5)} (35m): success." in said
     assert "after waiting 10m, as guaranteed" in said
     lease = json.loads(gpufair("explain", "00000001", "--json").stdout)["lease"]
-    assert (lease["ended_as"], lease["borrowed"]) == ("success", None)
+    assert (lease["ended_as"], lease["covered"]) == ("success", None)
 
 
 def test_it_was_refused(queue: Filling, gpufair: Gpufair) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cli_samples import POLICY, Filling
+from cli_samples import POLICY, Filling, asked, run_id
 from click.testing import Result
 from dagster import DagsterInstance
 
@@ -46,6 +46,34 @@ def test_a_sound_file_with_notes(here: Path, gpufair: Gpufair) -> None:
     data = json.loads(gpufair("policy", "check", "new.yaml", "--json").stdout)
     assert (data["file"], data["ok"]) == ("new.yaml", True)
     assert data["problems"][0]["severity"] == "note"
+    assert data["not_carried_out"] == ["preemption.mode: auto"]
+    assert data["would_stop"] is None, "there is no instance to ask"
+    assert "would be stopped" not in said
+
+
+def test_what_a_new_policy_would_stop_now(queue: Filling, gpufair: Gpufair) -> None:
+    Path("new.yaml").write_text(f"{POLICY}preemption: {{mode: approval}}\n")
+    said = gpufair("policy", "check", "new.yaml").stdout
+    assert said.splitlines()[-1] == "By this policy, no run would be stopped now."
+    queue.run(asked(1, 8, ago=90, team="vision"), asked(2, 8, ago=90, team="speech"), ago=90)
+    queue.submit(asked(3, 8, ago=5))
+    lines = gpufair("policy", "check", "new.yaml").stdout.splitlines()
+    assert "accepted, not acted on in this version: it counts as off" in lines[1]
+    assert lines[2:] == [
+        "By this policy, 1 run would be stopped now:",
+        "  for 00000003 (nlp, standard, 8 GPUs), once a person has agreed",
+        "    00000002 (speech, standard, 8 GPUs): reclaim",
+    ]
+    data = json.loads(gpufair("policy", "check", "new.yaml", "--json").stdout)
+    assert data["would_stop"][0]["for"]["run"] == run_id(3)
+    assert data["would_stop"][0]["approval"] is True
+    (stopped,) = data["would_stop"][0]["stops"]
+    assert (stopped["run"], stopped["rule"]) == (run_id(2), "reclaim")
+
+
+def test_a_policy_that_stops_nothing_is_not_tried(queue: Filling, gpufair: Gpufair) -> None:
+    Path("new.yaml").write_text(POLICY)
+    assert "stopped" not in gpufair("policy", "check", "new.yaml").stdout
 
 
 def test_a_broken_file(here: Path, gpufair: Gpufair) -> None:

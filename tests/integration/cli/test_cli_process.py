@@ -26,7 +26,7 @@ def test_a_queue_in_a_pipe_that_lacks_some_signs(queue: Filling) -> None:
     assert "h100 · 16 GPUs" in said
     assert "nlp/\\u53d1\\u5c04" in said
     row = next(line for line in said.splitlines() if "00000001" in line)
-    assert row.endswith("nlp uses 0 of its 8, and may borrow 4 at most.")
+    assert row.endswith("nlp uses 0 of its 8, and may borrow 4 at most")
     assert "\x1b" not in said
 
 
@@ -51,7 +51,16 @@ def test_help_and_version_need_no_dagster() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
-    for command in (b"queue", b"explain", b"pools", b"teams", b"policy", b"init", b"demo"):
+    for command in (
+        b"queue",
+        b"explain",
+        b"pools",
+        b"teams",
+        b"cordon",
+        b"policy",
+        b"init",
+        b"demo",
+    ):
         assert command in done.stdout
 
 

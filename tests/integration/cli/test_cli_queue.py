@@ -40,10 +40,14 @@ def test_a_pool_with_its_line(queue: Filling, gpufair: Gpufair) -> None:
         ["1", "00000003", "nlp/pretrain", "milestone", "8", "41m"],
         ["2", "00000005", "nlp", "standard", "5-6", "10m"],
     ]
-    class_, points, about = rows(result)[1][6:9]
-    assert (class_, about) == ("guaranteed", time_of_day(-30))
+    class_, points, *starts = rows(result)[1][6:10]
+    assert (class_, starts) == ("guaranteed", ["by", time_of_day(-30)])
     assert 3000 < float(points.replace(",", "")) < 5000
-    assert "insufficient_gpus: needs 8 × h100 on one node; h100 has 2 of 16 free" in result.stdout
+    assert "insufficient_gpus: h100 has 2 of 16 free, at most 2 on one node\n" in result.stdout
+    assert (
+        "  kept for 00000003 (nlp/pretrain, milestone, 8 GPUs): 8 × h100 on h1 from "
+        f"{time_of_day(-30)} on\n"
+    ) in result.stdout
     assert "t4 · 4 GPUs · 0 in use · 4 free (1 held back) · 0 waiting" in result.stdout
     assert "`gpufair explain 00000004` says more of a run." in result.stdout
     assert result.stderr == ""
@@ -57,7 +61,7 @@ def test_long_lines_are_cut_short_and_can_be_had_whole(queue: Filling, gpufair: 
     assert "and 10 more; --all shows them" in short.stdout
     assert [words[0] for words in rows(whole)] == [str(place) for place in range(1, 31)]
     assert "more;" not in whole.stdout
-    assert short.stdout.count("reserve_held: needs 1 × t4") == 1
+    assert short.stdout.count("reserve_held: 1 is held back for speech") == 1
     assert short.stdout.count("reserve_held, as above") == 19
     assert len(json.loads(gpufair("queue", "--json").stdout)["waiting"]) == 30
 
@@ -149,17 +153,17 @@ def test_the_same_for_programs(queue: Filling, gpufair: Gpufair) -> None:
     )
     queue.submit(asked(3, 4, ago=10, project="pretrain", min_gpus=2000))
     said = json.loads(gpufair("queue", "--json").stdout)
-    assert list(said) == ["at", "policy", "daemon", "pools", "waiting", "ungated"]
+    assert list(said) == ["at", "policy", "daemon", "pools", "waiting", "reservations", "ungated"]
     assert said["at"].endswith("Z")
     pool = said["pools"][0]
     assert (pool["pool"], pool["gpus"], pool["in_use"], pool["free"]) == ("h100", 16, 15.5, 0.5)
-    assert pool["nodes"]["h2"] == {"gpus": 8, "used": 7.5, "free": 0.5, "ready": True}
+    assert pool["nodes"]["h2"] == {"gpus": 8, "used": 7.5, "free": 0.5, "cordoned": None}
     (waiting,) = said["waiting"]
     assert 599 < waiting.pop("waited_seconds") < 660
     points = waiting.pop("points")
     assert points["tier"] == 2000
     assert points["sum"] == pytest.approx(sum(points.values()) - points["sum"], abs=0.01)
-    assert waiting.pop("submitted") < waiting.pop("about")
+    assert waiting.pop("submitted") < waiting.pop("at_the_latest")
     assert waiting.pop("message").startswith("needs 2 to 4 × h100 on one node; ")
     assert waiting == {
         "run": run_id(3),
@@ -174,6 +178,8 @@ def test_the_same_for_programs(queue: Filling, gpufair: Gpufair) -> None:
         "class": "borrowing",
         "saturation": 0.5,
         "reason": "insufficient_gpus",
+        "blockers": [],
+        "about": None,
     }
 
 
