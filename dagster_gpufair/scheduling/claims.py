@@ -125,7 +125,7 @@ class Claims:
         return claim
 
     def _best(self, holding: Holding) -> Claim | None:
-        leases = list(self._snapshot.leases_of(holding))
+        leases = self._snapshot.leases_of(holding)
         best: tuple[tuple[float, float, str], Asker] | None = None
         for ask, gpus in self._asks[holding]:
             smaller = sum(lease.gpus for lease in leases if lease.gpus < gpus)

@@ -7,14 +7,16 @@ orders them and time never changes that order. Only its first request is ever lo
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Container, Hashable, Iterable, Mapping
+from math import inf, nextafter
 from operator import attrgetter
 from typing import Any
 
 from dagster_gpufair.policy.quantities import ONE_GPU
 from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.horizon import Asker
-from dagster_gpufair.scheduling.model import Class, Request
+from dagster_gpufair.scheduling.model import Class, Lease, Request
 from dagster_gpufair.scheduling.order import NEVER
 from dagster_gpufair.scheduling.snapshot import Snapshot
 
@@ -39,7 +41,7 @@ _submission = attrgetter("submitted", "id")
 Blocked = tuple[str, str]
 """A reason and a sentence from outside the decision."""
 
-Likeness = tuple[tuple[Any, ...], Blocked | None, bool, tuple[int, ...], "str | None"]
+Likeness = tuple[tuple[Any, ...], Blocked | None, bool, tuple[str, ...], "str | None"]
 """What the requests of a group have in common, but for their source: what they ask, what blocks them,
 whether they have waited long enough for a reservation, what slipped in before them, and, of one that was
 promised something, its id.
@@ -54,7 +56,8 @@ class Ask:
 
     ``wanted`` is every choice that they have, in order of liking; none if they are blocked from outside, or
     name a team or tier that is no more. ``choices`` are those that may still start: they stand in line by
-    the first. Once there are none, they stand by ``stuck``: what they preempt or reserve for.
+    the first, for which ``nodes`` were free when last looked at. Once there are none, they stand by
+    ``stuck``: what they preempt or reserve for.
     """
 
     __slots__ = (
@@ -64,6 +67,7 @@ class Ask:
         "groups",
         "has_waited",
         "kept",
+        "nodes",
         "per_node",
         "rights",
         "sample",
@@ -82,6 +86,7 @@ class Ask:
         self.groups: list[Group] = []
         self.wanted: list[Choice] = []
         self.stuck: Choice | None = None
+        self.nodes: Mapping[str, int] = {}
         self.kept = None if sample.promised is None else snapshot.kept_for(sample)
         self.rights = snapshot.rights(sample)
         if self.rights is not None and blocked is None:
@@ -215,15 +220,17 @@ submission and the id of its first request. The number, which grows, says when i
 
 
 class _Kind:
-    """Requests that differ in nothing but their submission, and what may tell some of them apart."""
+    """Requests that differ in nothing but their submission, in the order of it.
 
-    __slots__ = ("groups", "holds_gpus", "since", "slipped_until")
+    ``group`` is the one that they belong to at present, until the submission that ``changes_at`` says.
+    """
 
-    def __init__(self, holds_gpus: bool, since: float, slipped_until: float) -> None:
-        self.holds_gpus = holds_gpus
-        self.since = since
-        self.slipped_until = slipped_until
-        self.groups: dict[tuple[Any, ...], Group] = {}
+    __slots__ = ("changes", "changes_at", "group")
+
+    def __init__(self, changes: list[float]) -> None:
+        self.changes = changes
+        self.changes_at = NEVER
+        self.group: Group | None = None
 
 
 class Groups:
@@ -241,20 +248,17 @@ class Groups:
             if request.promised is not None or request.id in blocked:
                 self._group(request, blocked.get(request.id)).requests.append(request)
                 continue
-            # What differs in nothing but its submission has one group, but for these two questions.
+            # Most requests differ from one before them in nothing but the submission.
             key = _all_but_submission(request)
             kind = kinds.get(key)
             if kind is None:
-                kind = kinds[key] = _Kind(*snapshot.source_of(request), self._newest_in(request))
+                kind = kinds[key] = _Kind(self._changes(request))
             submitted = request.submitted
-            which = (
-                submitted <= self._long_ago,
-                kind.holds_gpus or kind.since > submitted,
-                () if submitted > kind.slipped_until else self._slipped_in(request),
-            )
-            group = kind.groups.get(which)
-            if group is None:
-                group = kind.groups[which] = self._group(request, None)
+            group = kind.group
+            if group is None or submitted >= kind.changes_at:
+                group = kind.group = self._group(request, None)
+                at = bisect_right(kind.changes, submitted)
+                kind.changes_at = kind.changes[at] if at < len(kind.changes) else inf
             group.requests.append(request)
 
     @property
@@ -282,30 +286,32 @@ class Groups:
                 for request in others:
                     self.of_its_source(group, request).requests.append(request)
 
-    def _slipped_in(self, request: Request) -> tuple[int, ...]:
-        """In each of its pools; nothing where it makes no difference to any of its sizes."""
-        accounts, gpus = self._snapshot.accounts, request.gpus
-        if gpus <= ONE_GPU:
-            return ()
-        slipped = tuple(
-            self._snapshot.slipped_in(request, accounts.holding(request, pool), gpus)
-            for pool in self._snapshot.pools(request)
-        )
-        return slipped if any(slipped) else ()
+    def _changes(self, request: Request) -> list[float]:
+        """The submissions from which on requests like this one belong to another group."""
+        _, since = self._snapshot.source_of(request)
+        began = [nextafter(lease.started, inf) for lease in self._before(request)]
+        return sorted([nextafter(self._long_ago, inf), since, *began])
 
-    def _newest_in(self, request: Request) -> float:
-        """When the newest run that a request could have waited for began, in any of its pools."""
+    def _before(self, request: Request) -> list[Lease]:
+        """The bounded runs of its accounts which may have slipped in before it."""
         if request.gpus <= ONE_GPU:
-            return NEVER
-        snapshot = self._snapshot
-        return max(
-            (
-                lease.started
-                for pool in snapshot.pools(request)
-                for lease in snapshot.leases_of(snapshot.accounts.holding(request, pool))
-                if lease.max_duration is not None
-            ),
-            default=NEVER,
+            return []
+        snapshot, least = self._snapshot, request.sizes[-1]
+        holdings = [snapshot.accounts.holding(request, pool) for pool in snapshot.pools(request)]
+        return [
+            lease
+            for holding in holdings
+            if least <= holding.quota
+            for lease in snapshot.leases_of(holding)
+            if lease.max_duration is not None and lease.gpus < request.gpus
+        ]
+
+    def _slipped_in(self, request: Request) -> tuple[str, ...]:
+        """Those of them that did."""
+        return tuple(
+            sorted(
+                lease.id for lease in self._before(request) if lease.started >= request.submitted
+            )
         )
 
     def _group(self, request: Request, blocked: Blocked | None) -> Group:

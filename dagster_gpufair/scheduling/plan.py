@@ -123,7 +123,7 @@ class _Pass:
             )
         )
         snapshot.start(asker, nodes)
-        self._queue.started(turn)
+        self._queue.started(turn, nodes)
 
     def _make_room(self, turn: Turn) -> None:
         """It preempts, or reserves, or only waits."""

@@ -132,6 +132,8 @@ class Preemption:
 
         None as well if enough ends by itself while the victims would still have their grace.
         """
+        if not self.may_stop_in(asker.pool):
+            return None
         snapshot = self._snapshot
         room, candidates = snapshot.room(asker.pool), self._candidates(asker)
         freed = sum(sum(room.where(candidate.lease).values()) for candidate in candidates)

@@ -107,7 +107,7 @@ class Queue:
 
     def try_next(self, turn: Turn) -> None:
         """It does not fit: it goes on to its next choice, and so does what does not fit in its line."""
-        del turn.group.ask.choices[0]
+        self._drop_choice(turn.group.ask)
         for ask in list(turn.line.asks):
             if ask.choices or ask is turn.group.ask:
                 self._settle(ask)
@@ -139,8 +139,8 @@ class Queue:
             for ask in list(choosy):
                 self._settle(ask)
 
-    def started(self, turn: Turn) -> None:
-        """It has started: what this takes from others, or gives them, is seen to."""
+    def started(self, turn: Turn, nodes: Mapping[str, int]) -> None:
+        """It has started on some nodes: what this takes from others, or gives them, is seen to."""
         source, line = turn.group.pop().source, turn.line
         if source is not None and source not in line.started:
             # From its first start in the pass on, the rest of the source waits since now.
@@ -149,7 +149,7 @@ class Queue:
         line.add(turn.group)
         for other in self._lines_of(line.holding):
             self._change(other)
-        self._recheck(line.holding)
+        self._recheck(line.holding, nodes)
 
     def again(self) -> None:
         """All that is left may have its turn once more."""
@@ -194,20 +194,22 @@ class Queue:
         """Stand in the line of the first choice that can start now: pools by liking, then sizes."""
         while ask.choices:
             holding, gpus = choice = ask.choices[0]
-            size = inf if ask.per_node else gpus
             # What no account could get needs no closer look.
             if gpus <= self._snapshot.room(holding.pool).free or ask.kept is not None:
                 asker = ask.asker(choice)
                 if self._can_start(ask, asker):
                     if len(ask.wanted) > 1:
-                        self._choosy[holding.pool].setdefault(size, {})[ask] = None
+                        self._choosy[holding.pool].setdefault(_size(ask, gpus), {})[ask] = None
                     self._stand(ask, self._line(holding, asker.class_))
                     return
-            del ask.choices[0]
-            if len(ask.wanted) > 1:
-                self._choosy[holding.pool].get(size, {}).pop(ask, None)
+            self._drop_choice(ask)
         class_ = self._stuck_class(ask)
         self._stand(ask, None if class_ is None else self._line(ask.standing[0], class_))
+
+    def _drop_choice(self, ask: Ask) -> None:
+        """Its first choice is gone."""
+        holding, gpus = ask.choices.pop(0)
+        self._choosy[holding.pool].get(_size(ask, gpus), {}).pop(ask, None)
 
     def _stuck_class(self, ask: Ask) -> Class | None:
         """Choose what to stand by if nothing can start: the best class in which it may make room."""
@@ -224,11 +226,13 @@ class Queue:
     def _can_start(self, ask: Ask, asker: Asker) -> bool:
         """Whether the rules and the space let it start so now."""
         snapshot = self._snapshot
-        return (
-            ask.allows(asker)
-            and snapshot.within_ceilings(asker)
-            and snapshot.place(asker) is not None
-        )
+        if not ask.allows(asker) or not snapshot.within_ceilings(asker):
+            return False
+        nodes = snapshot.place(asker)
+        if nodes is None:
+            return False
+        ask.nodes = nodes
+        return True
 
     def _may_make_room(self, ask: Ask, asker: Asker) -> bool:
         """Whether it could preempt, or reserve, so; if not, it certainly cannot."""
@@ -259,14 +263,15 @@ class Queue:
             for group in list(ask.groups):
                 line.add(group)
 
-    def _recheck(self, holding: Holding) -> None:
+    def _recheck(self, holding: Holding, nodes: Mapping[str, int]) -> None:
         """After a start, those with a further choice go on to it if their present one is gone."""
-        fits_anybody = self._snapshot.surely_fits(holding.pool)
+        left_for_anybody, fits_anybody = self._snapshot.surely_left(holding.pool)
         too_large = [
             ask
             for gpus, choosy in self._choosy[holding.pool].items()
             if gpus > fits_anybody
             for ask in choosy
+            if ask.choices[0][1] > left_for_anybody or not ask.nodes.keys().isdisjoint(nodes)
         ]
         against_the_rules = [
             ask
@@ -312,3 +317,8 @@ class Queue:
             lines.clear()
             if self._entries and self._entries[0][0][0] <= class_:
                 return
+
+
+def _size(ask: Ask, gpus: int) -> float:
+    """The size by which what has a further choice is looked at again: a split may fail at any size."""
+    return inf if ask.per_node else gpus

@@ -19,7 +19,7 @@ first of these that holds:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from dagster_gpufair.policy.quantities import format_duration, format_gpus
 from dagster_gpufair.scheduling import wording
 from dagster_gpufair.scheduling.accounts import Holding, Rights
 from dagster_gpufair.scheduling.model import Preemption, Request, Reservation, Sentence
-from dagster_gpufair.scheduling.snapshot import Snapshot
+from dagster_gpufair.scheduling.snapshot import Kept, Snapshot
 
 NO_BORROWING = "its borrow_limit is 0"
 BY_RULE = ("quota_exhausted", "borrow_limit")
@@ -58,10 +58,15 @@ class Reasons:
         self._snapshot = snapshot
         self._policy = snapshot.policy
         self._uncordoned = uncordoned
-        self._reservations: dict[str, list[Reservation]] = {}
-        for reservation in reservations:
-            self._reservations.setdefault(reservation.pool, []).append(reservation)
-        self._kept: dict[Holding, list[tuple[str, Request]]] = {}
+        self._reserved: dict[str, list[Reservation]] = {}
+        self._claimed: dict[Holding, list[Reservation]] = {}
+        for each in reservations:
+            if each.of_quota:
+                holding = snapshot.accounts.holding(each.request, each.pool)
+                self._claimed.setdefault(holding, []).append(each)
+            else:
+                self._reserved.setdefault(each.pool, []).append(each)
+        self._kept: dict[Holding, list[Reservation | Kept]] = {}
         self._found: dict[tuple[object, ...], Why] = {}
         self._free: dict[tuple[str, int, int | None], str] = {}
 
@@ -176,7 +181,8 @@ class Reasons:
         if reason == "reserve_held":
             return tuple(str(account) for account, _ in snapshot.accounts.keepers(holding))
         if reason == "lower_priority":
-            return self._what_is_kept(request, holding)[1]
+            kept = self._kept_from(request, holding)
+            return tuple(dict.fromkeys(each.request.id for each in kept))
         return ()
 
     def _facts(self, request: Request, rights: Rights, holding: Holding, reason: str) -> str:
@@ -191,7 +197,7 @@ class Reasons:
             return self._ceiling(request, holding)
         facts = self._what_is_free(request, holding.pool)
         if reason == "lower_priority":
-            facts = f"{facts}; {self._what_is_kept(request, holding)[0]}"
+            facts = f"{facts}; {self._what_is_kept(request, holding)}"
         if reason == "maintenance":
             facts = f"it would start but for nodes in maintenance. {facts}"
         keepers = self._snapshot.accounts.keepers(holding)
@@ -207,33 +213,31 @@ class Reasons:
             f"{exceeded.most:g}, and this would add {exceeded.asked:g}"
         )
 
-    def _what_is_kept(self, request: Request, holding: Holding) -> tuple[str, tuple[str, ...]]:
-        """What is kept from a request, in words, and for which others."""
+    def _kept_from(self, request: Request, holding: Holding) -> list[Reservation | Kept]:
+        """What is reserved of the pool or of the account's quota, and promised, for other requests."""
         if holding not in self._kept:
-            self._kept[holding] = [*self._reserved(holding), *self._promised(holding)]
-        kept = [(said, owner) for said, owner in self._kept[holding] if owner is not request]
-        words = [said for said, _ in kept] + self._set_aside(holding.pool)
-        owners = tuple(dict.fromkeys(owner.id for _, owner in kept))
-        return "; ".join(words[:MOST_NAMED]) or "they are kept for others", owners
+            self._kept[holding] = [
+                *self._reserved.get(holding.pool, ()),
+                *self._claimed.get(holding, ()),
+                *self._snapshot.promises_in(holding.pool),
+            ]
+        return [each for each in self._kept[holding] if each.request is not request]
 
-    def _reserved(self, holding: Holding) -> Iterator[tuple[str, Request]]:
-        for reservation in self._reservations.get(holding.pool, ()):
-            owner, counted = reservation.request, wording.counted(reservation.gpus)
-            what = f"{counted} kept"
-            if reservation.of_quota:
-                if self._snapshot.accounts.holding(owner, holding.pool) is not holding:
-                    continue
-                what = f"{counted} kept of the quota of {holding}"
-            said = f"{what} for {wording.owner(owner)}"
-            if reservation.at is not None:
-                within = format_duration(reservation.at - self._snapshot.now)
-                said = f"{said}, which starts within {within}"
-            yield said, owner
+    def _what_is_kept(self, request: Request, holding: Holding) -> str:
+        """For whom, and by when they start."""
+        words = [self._keeps(each, holding) for each in self._kept_from(request, holding)]
+        return "; ".join((words + self._set_aside(holding.pool))[:MOST_NAMED])
 
-    def _promised(self, holding: Holding) -> Iterator[tuple[str, Request]]:
-        for kept in self._snapshot.promises_in(holding.pool):
-            owner = wording.owner(kept.request)
-            yield f"{wording.counted(kept.gpus)} promised to {owner}", kept.request
+    def _keeps(self, kept: Reservation | Kept, holding: Holding) -> str:
+        counted, owner = wording.counted(kept.gpus), wording.owner(kept.request)
+        if isinstance(kept, Kept):
+            return f"{counted} promised to {owner}"
+        of_quota = f" of the quota of {holding}" if kept.of_quota else ""
+        starts = ""
+        if kept.at is not None:
+            within = format_duration(kept.at - self._snapshot.now)
+            starts = f", which starts within {within}"
+        return f"{counted} kept{of_quota} for {owner}{starts}"
 
     def _set_aside(self, pool: str) -> list[str]:
         """What is kept for no request, but by the policy: the fast lane, and windows to come."""

@@ -138,9 +138,10 @@ class Reservations:
                 over, over_on = self._over_now(held, room)
             else:
                 over, over_on = self._over_then(held, at, freed)
-            most = min(most, over + self._only_for(asker, room))
+            lane = self._lane_for(asker, owner, room)
+            most = min(most, over + lane + asker.holding.held_back)
             for node, left in over_on.items():
-                on_nodes[node] = min(left, on_nodes.get(node, left))
+                on_nodes[node] = min(left + lane, on_nodes.get(node, left + lane))
         return Bound(most, on_nodes or None)
 
     def surely_leave(self, pool: str) -> tuple[float, Set[str]]:
@@ -150,12 +151,19 @@ class Reservations:
             return float("inf"), frozenset()
         if self._nothing_passes:
             return 0, frozenset()
-        room, over = self._snapshot.room(pool), []
+        room = self._snapshot.room(pool)
+        most = float("inf")
+        nodes: set[str] = set()
         for held in held_here.values():
-            known = held.reservation.at is not None
-            over.append(held.over if known else self._over_now(held, room)[0])
-        nodes = [held.reservation.nodes.keys() for held in held_here.values()]
-        return min(over), set().union(*nodes)
+            over, over_on = held.over, held.over_on
+            if held.reservation.at is None:
+                over, over_on = self._over_now(held, room)
+            most = min(most, over)
+            if room.named:
+                nodes.update(over_on)
+            else:
+                most = min([most, *over_on.values()])
+        return most, nodes
 
     def taken(self, asker: Asker, begins: float, nodes: Mapping[str, int]) -> None:
         """Something starts, or is promised: what it uses beyond their starts is no longer left over."""
@@ -164,10 +172,11 @@ class Reservations:
             at = held.reservation.at
             if at is None or self._is_gone_by(asker, begins, held.owner, at):
                 continue
-            held.over -= max(0, asker.gpus - self._only_for(asker, room))
+            lane = self._lane_for(asker, held.owner, room)
+            held.over -= max(0, asker.gpus - lane - asker.holding.held_back)
             for node, part in nodes.items():
                 if node in held.over_on:
-                    held.over_on[node] -= part
+                    held.over_on[node] -= max(0, part - lane)
 
     def _over_now(self, held: _Held, room: Room) -> tuple[int, dict[str, int]]:
         """What is left over beside the free GPUs that a reservation without a known start keeps."""
@@ -197,10 +206,11 @@ class Reservations:
                     over_on[node] += part
         return over, over_on
 
-    def _only_for(self, asker: Asker, room: Room) -> int:
-        """What an asker takes from nobody: what is held back for it, and what is free in its fast lane."""
-        in_lane = room.in_lane(asker.gpus, asker.request.max_duration)
-        return asker.holding.held_back + (room.lane_left if in_lane else 0)
+    def _lane_for(self, asker: Asker, owner: Asker, room: Room) -> int:
+        """What is free in a fast lane that an asker may use, and the owner of a reservation may not."""
+        if room.in_lane(owner.gpus, owner.request.max_duration):
+            return 0
+        return room.lane_left if room.in_lane(asker.gpus, asker.request.max_duration) else 0
 
     def _is_gone_by(self, asker: Asker, begins: float, owner: Asker, at: float | None) -> bool:
         """Whether what begins then will not be in the way of a reservation."""

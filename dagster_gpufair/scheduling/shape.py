@@ -30,6 +30,7 @@ class Nodes:
         self.largest = max(sizes.values(), default=0)
         self.free = dict(ready)
         self.by_free = sorted((gpus, node) for node, gpus in ready.items())
+        self._idle = sorted((-gpus, node) for node, gpus in ready.items() if gpus > 0)
         self._fractions: dict[str, list[int]] = {}
         self._in_vain: set[tuple[int, int | None]] = set()
 
@@ -38,6 +39,7 @@ class Nodes:
         other = Nodes.__new__(Nodes)
         other.sizes, other.largest = self.sizes, self.largest
         other.free, other.by_free = dict(self.free), list(self.by_free)
+        other._idle = list(self._idle)
         other._fractions = {node: list(parts) for node, parts in self._fractions.items()}
         other._in_vain = set(self._in_vain)
         return other
@@ -107,6 +109,11 @@ class Nodes:
         del self.by_free[bisect_left(self.by_free, (free, node))]
         self.free[node] = free + by
         insort(self.by_free, (free + by, node))
+        size = self.sizes[node]
+        if free == size and size > 0:
+            del self._idle[bisect_left(self._idle, (-size, node))]
+        elif free + by == size and size > 0:
+            insort(self._idle, (-size, node))
 
     def _able(self, gpus: int, limits: Limits | None) -> Iterator[str]:
         """The nodes that can give so many, the one with the least free GPUs first."""
@@ -129,18 +136,14 @@ class Nodes:
 
     def _on_whole_nodes(self, gpus: int, limits: Limits | None) -> dict[str, int] | None:
         """Largest first, until what is left is a rest that one node can give."""
-        idle = [
-            (-size, node)
-            for size, node in self.by_free
-            if 0 < size == self.sizes[node] and (limits is None or limits.get(node, size) >= size)
-        ]
         nodes: dict[str, int] = {}
         rest = gpus
-        for minus_size, node in sorted(idle):
+        for minus_size, node in self._idle:
             if rest < -minus_size:
                 break
-            nodes[node] = -minus_size
-            rest += minus_size
+            if limits is None or limits.get(node, -minus_size) >= -minus_size:
+                nodes[node] = -minus_size
+                rest += minus_size
         return self._with_rest(nodes, rest, limits) if rest <= self.largest else None
 
     def _with_rest(

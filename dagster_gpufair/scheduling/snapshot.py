@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -76,6 +76,7 @@ class Snapshot:
         self.reservations = Reservations(self)
         self._ahead = Ahead(self) if policy.windows else None
         self._borrowed: dict[tuple[str, str], Borrowed] = {}
+        self._of_accounts: dict[Holding, tuple[int, list[Lease]]] = {}
         self._to_the_end: dict[tuple[str, str, int], tuple[int, Borrowed | None]] = {}
         self._spoken_for: set[str] = set()
         self._kept: dict[str, Kept] = {}
@@ -94,11 +95,19 @@ class Snapshot:
         """What runs in a pool, also what starts in this pass."""
         return self._leases.get(pool, {}).values()
 
-    def leases_of(self, holding: Holding) -> Iterator[Lease]:
+    def leases_of(self, holding: Holding) -> list[Lease]:
         """What an account runs in its pool."""
-        for lease in self._of_team(holding.account.team, holding.pool):
-            if self.accounts.holding(lease, lease.pool) is holding:
-                yield lease
+        team, pool = holding.account.team, holding.pool
+        version = self._team_versions.get((team, pool), 0)
+        known, leases = self._of_accounts.get(holding, (-1, []))
+        if known != version:
+            leases = [
+                lease
+                for lease in self._of_team(team, pool)
+                if self.accounts.holding(lease, pool) is holding
+            ]
+            self._of_accounts[holding] = (version, leases)
+        return leases
 
     def slipped_in(self, request: Request, holding: Holding, gpus: int) -> int:
         """GPUs of smaller runs of the account that began while the request waits, and are bounded.
@@ -189,14 +198,15 @@ class Snapshot:
 
     # What fits
 
-    def surely_fits(self, pool: str) -> float:
-        """A size of which any whole one up to it certainly fits in the pool, whoever asks for it."""
+    def surely_left(self, pool: str) -> tuple[float, float]:
+        """How many GPUs of the pool anybody may take in all; and a size that, if whole, then fits a node."""
         if self._ahead is not None:
-            return 0
+            return 0, 0
         room = self.room(pool)
         most, kept_nodes = self.reservations.surely_leave(pool)
         left = room.free - self.accounts.held_back.get(pool, 0) - room.lane_left
-        return min(most, left, room.surely_fits(kept_nodes))
+        most = min(most, left)
+        return most, min(most, room.surely_fits(kept_nodes))
 
     def free_for(self, holding: Holding) -> int:
         """Free GPUs of the pool that are not held back for anybody else."""

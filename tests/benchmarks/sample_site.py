@@ -15,6 +15,7 @@ import math
 import uuid
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from random import Random
 from typing import Any, NamedTuple
 
@@ -123,13 +124,18 @@ class Site:
         while len(self.requests) < self.size.queued:
             self.source()
         del self.requests[self.size.queued :]
-        self.rng.shuffle(self.requests)
+        # As the ledger gives them.
+        self.requests.sort(key=attrgetter("submitted", "id"))
 
     def source(self) -> None:
         """A backfill, a user's runs or a scheduled job's, of a team that has no gang in the pool."""
         rng, what = self.rng, self.pick({"backfill": 15, "user": 55, "job": 30})
         team = self.team()
-        runs = {"backfill": self.backfill_runs(), "user": rng.randint(3, 12), "job": rng.randint(1, 6)}
+        runs = {
+            "backfill": self.backfill_runs(),
+            "user": rng.randint(3, 12),
+            "job": rng.randint(1, 6),
+        }
         apart = {"backfill": 1.0, "user": 20 * MINUTE, "job": HOUR}[what]
         shapes = [self.shape(team, what) for _ in range(2 if what == "user" else 1)]
         if any(self.gang_teams.get(pool) == team for shape in shapes for pool in shape.pools):
@@ -292,9 +298,7 @@ class Site:
         )
 
 
-def site(
-    queued: int, preemption: str, seed: int = 1, varied: bool = False
-) -> tuple[Policy, State]:
+def site(queued: int, preemption: str, seed: int = 1, varied: bool = False) -> tuple[Policy, State]:
     """The policy and the moment ``NOW`` of a site with so many waiting requests (3,000 at least)."""
     drawn = Site(Size(queued), Random(seed), varied)
     drawn.queue()

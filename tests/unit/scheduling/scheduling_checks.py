@@ -54,6 +54,7 @@ WAITING_REASONS = frozenset(
         "environment",
     }
 )
+NOT_FOR_SPACE = frozenset({"quota_exhausted", "borrow_limit", "ceiling", "reserve_held"})
 WEIGHT_OF_THE_REST = 1.0
 """What the rest of a team weighs beside its projects."""
 
@@ -189,6 +190,11 @@ class Books:
         return on_cards([*self.held_on(pool, node), *more], cards) and on_cards(
             [*then, *more], cards
         )
+
+    def has_free(self, promise: Promise) -> bool:
+        """Whether a promise's own placement is free."""
+        nodes = promise.nodes or {"": promise.gpus}
+        return all(self.fit_on(promise.pool, node, [part]) for node, part in nodes.items())
 
     def has_shape(self, pool: str, gpus: int, per_node: int | None) -> bool:
         """Whether the ready nodes have so many free in the shape that is asked for."""
@@ -610,10 +616,7 @@ def _unfounded(done: Pass, books: Books, preemption: Preemption) -> Iterator[str
     then = books.without([*gone, *leaving])
     if not then.may_start(request, promise.pool, promise.gpus):
         yield f"{request.id} does not fit once {gone} have left"
-    elif not all(
-        then.fit_on(promise.pool, node, [part])
-        for node, part in (promise.nodes or {"": promise.gpus}).items()
-    ):
+    elif not then.has_free(promise):
         yield f"{request.id} does not fit where it is promised once {gone} have left"
     elif not broken:
         yield from _needless(done, books, preemption)
@@ -753,11 +756,24 @@ def _surely_fits(done: Pass, books: Books, request: Request, pool: str, gpus: in
 
 
 def idle_room(done: Pass) -> list[str]:
-    """Nothing waits that has room; and what waits for others' rank alone has room but for that."""
+    """Nothing waits that has room; and what waits for others' rank alone has room but for that.
+
+    What was promised is the asker's once its victims have left, whatever is reserved.
+    """
     books, reasons = done.at_its_end, done.plan.reasons()
+    noticed_for = {lease.notice_for for lease in done.after.leases}
     wrong = []
     for request in done.after.requests:
         reason = reasons.get(request.id, "nothing")
+        promise, alone = request.promised, books.unpromised(request.id)
+        if (
+            promise is not None
+            and request.id not in noticed_for
+            and request.id not in done.before.blocked
+            and alone.may_start(request, promise.pool, promise.gpus)
+            and alone.has_free(promise)
+        ):
+            wrong.append(f"{request.id} waits for {reason}, but all its victims have left")
         if reason != "lower_priority" and surely_starts(done, books, request):
             wrong.append(f"{request.id} waits for {reason}, but has room")
         if reason == "lower_priority" and not _has_room_but_for_rank(books, request):
@@ -827,8 +843,8 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
 
     What was stopped comes back as a request, and may be better. Where a promise ends, what had to leave
     for it stays; then others' starts may have to be later. Reservations are for each class: one that borrowed
-    and no longer does has to do with those of its new class, and one that borrows holds nothing once only
-    what others hold back is missing.
+    and no longer does has to do with those of its new class, and one that borrows holds nothing once it is
+    not space that is missing, but room in a limit or beside what others hold back.
     """
     wrong = []
     reasons = later.plan.reasons()
@@ -840,7 +856,7 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
         if kept.at is None or kept.of_quota or later.plan.withdrawn:
             continue
         if kept.class_ is Class.BORROWING and (
-            reasons.get(id) == "reserve_held" or classes.get(id, kept.class_) is not kept.class_
+            reasons.get(id) in NOT_FOR_SPACE or classes.get(id, kept.class_) is not kept.class_
         ):
             continue
         latest = _starts_at_the_latest(later, id)
@@ -881,7 +897,9 @@ def _yields(earlier: Pass, later: Pass, kept: Reservation) -> bool:
     if any(each.of_quota and each.request.team == kept.request.team for each in here):
         return True
     before = {
-        (each.request.id, each.class_) for each in earlier.plan.reservations if not each.of_quota
+        (each.request.id, each.class_)
+        for each in earlier.plan.reservations
+        if not each.of_quota and each.at is not None
     }
     new = {(start.request.id, start.class_) for start in plan.starts if start.pool == kept.pool}
     new |= {(each.request.id, each.class_) for each in here}

@@ -67,7 +67,7 @@ class PlainQueue:
     def promised(self, turn: Turn, asker: Asker) -> None:
         del self._left[turn.group.pop().id]
 
-    def started(self, turn: Turn) -> None:
+    def started(self, turn: Turn, nodes: Mapping[str, int]) -> None:
         del self._left[turn.group.pop().id]
 
     def again(self) -> None:
