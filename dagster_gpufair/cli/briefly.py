@@ -9,7 +9,7 @@ from dagster_gpufair.cli.moment import Moment, Waiter
 from dagster_gpufair.cli.tables import clock, plain, sentence
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.scheduling import wording
-from dagster_gpufair.scheduling.accounts import Holding
+from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.reasons import NO_BORROWING
 
 

@@ -21,7 +21,7 @@ from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.policy.in_force import held
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import format_duration, format_gpus
-from dagster_gpufair.scheduling.accounts import Holding
+from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.model import Account
 
 REST = "(rest)"

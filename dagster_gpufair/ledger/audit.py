@@ -24,7 +24,7 @@ from dagster_gpufair.policy.models import Policy, Pool
 from dagster_gpufair.policy.problems import PolicyError
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.policy.yaml_text import read_yaml
-from dagster_gpufair.scheduling.accounts import rights_of
+from dagster_gpufair.scheduling.holding import rights_of
 from dagster_gpufair.scheduling.model import Account, Class
 
 _ENDS, _STARTS = 0, 1

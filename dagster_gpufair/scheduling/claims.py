@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.groups import Ask
+from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.horizon import Asker
 from dagster_gpufair.scheduling.model import Class, Lease, Reservation
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from dagster_gpufair.policy.quantities import ONE_GPU
-from dagster_gpufair.scheduling.accounts import Holding
+from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.horizon import Asker
 from dagster_gpufair.scheduling.model import Class, Lease, Request
 from dagster_gpufair.scheduling.order import NEVER

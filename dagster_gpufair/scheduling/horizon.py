@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from dagster_gpufair.scheduling.accounts import Holding, Rights
 from dagster_gpufair.scheduling.capacity import Room
+from dagster_gpufair.scheduling.holding import Holding, Rights
 from dagster_gpufair.scheduling.model import Class, Lease, Request, Reservation
 
 if TYPE_CHECKING:
@@ -33,22 +33,7 @@ class Asker(NamedTuple):
 
     def as_lease(self, started: float, nodes: Mapping[str, int] | None = None) -> Lease:
         """What it would hold."""
-        request = self.request
-        return Lease(
-            id=request.id,
-            team=request.team,
-            tier=request.tier,
-            pool=self.pool,
-            gpus=self.gpus,
-            started=started,
-            nodes=nodes or {},
-            project=request.project,
-            max_duration=request.max_duration,
-            source=request.source,
-            preempted=request.preempted,
-            cpus=request.cpus,
-            memory_gib=request.memory_gib,
-        )
+        return self.request.lease(self.pool, self.gpus, started, nodes)
 
 
 class Future:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.groups import Ask, Entry, Group, Groups
+from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.model import Class
 from dagster_gpufair.scheduling.order import Key, comparison_key
 from dagster_gpufair.scheduling.snapshot import Snapshot

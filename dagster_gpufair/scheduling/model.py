@@ -97,6 +97,26 @@ class Request:
             return (self.gpus,)
         return (self.gpus, self.min_gpus)
 
+    def lease(
+        self, pool: str, gpus: int, started: float, nodes: Mapping[str, int] | None = None
+    ) -> Lease:
+        """What it holds if it starts then, with so many GPUs of a pool, on these nodes."""
+        return Lease(
+            id=self.id,
+            team=self.team,
+            tier=self.tier,
+            pool=pool,
+            gpus=gpus,
+            started=started,
+            nodes=nodes or {},
+            project=self.project,
+            max_duration=self.max_duration,
+            source=self.source,
+            preempted=self.preempted,
+            cpus=self.cpus,
+            memory_gib=self.memory_gib,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -263,22 +283,7 @@ class Start:
 
     def lease(self, now: float) -> Lease:
         """What it holds from now on."""
-        request = self.request
-        return Lease(
-            id=request.id,
-            team=request.team,
-            tier=request.tier,
-            pool=self.pool,
-            gpus=self.gpus,
-            started=now,
-            nodes=self.nodes,
-            project=request.project,
-            max_duration=request.max_duration,
-            source=request.source,
-            preempted=request.preempted,
-            cpus=request.cpus,
-            memory_gib=request.memory_gib,
-        )
+        return self.request.lease(self.pool, self.gpus, now, self.nodes)
 
 
 class Victim(NamedTuple):

@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.scheduling.accounts import Holding
+from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.model import Ageing, Class, Points, Request
 
 PREEMPTIONS_COUNTED = 3

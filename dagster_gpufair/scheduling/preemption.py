@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dagster_gpufair.policy.models import Tier
-from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.coverage import Borrowed
+from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.horizon import Asker, Future, earliest
 from dagster_gpufair.scheduling.model import Class, Lease, Victim
 

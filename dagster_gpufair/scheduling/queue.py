@@ -19,8 +19,8 @@ from itertools import count
 from math import inf
 from typing import NamedTuple
 
-from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.groups import Ask, Blocked, Choice, Group, Groups
+from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.horizon import Asker
 from dagster_gpufair.scheduling.line import Line
 from dagster_gpufair.scheduling.model import Class, Request

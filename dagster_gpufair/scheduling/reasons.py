@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from dagster_gpufair.policy.quantities import format_duration, format_gpus
 from dagster_gpufair.scheduling import wording
-from dagster_gpufair.scheduling.accounts import Holding, Rights
+from dagster_gpufair.scheduling.holding import Holding, Rights
 from dagster_gpufair.scheduling.model import Preemption, Request, Reservation, Sentence
 from dagster_gpufair.scheduling.snapshot import Kept, Snapshot
 

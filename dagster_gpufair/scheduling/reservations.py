@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.capacity import Room
+from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.horizon import Asker, Future, Opening, earliest
 from dagster_gpufair.scheduling.model import Class, Lease, Reservation
 

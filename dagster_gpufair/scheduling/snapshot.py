@@ -9,11 +9,12 @@ from typing import NamedTuple
 from dagster_gpufair.policy.in_force import Upcoming
 from dagster_gpufair.policy.models import Policy, Pool
 from dagster_gpufair.policy.quantities import ONE_GPU
-from dagster_gpufair.scheduling.accounts import Accounts, Holding, Rights, rights_of
+from dagster_gpufair.scheduling.accounts import Accounts
 from dagster_gpufair.scheduling.ahead import Ahead
 from dagster_gpufair.scheduling.capacity import Room
 from dagster_gpufair.scheduling.ceilings import Ceilings
 from dagster_gpufair.scheduling.coverage import Borrowed, borrowed_of_team
+from dagster_gpufair.scheduling.holding import Holding, Rights, rights_of
 from dagster_gpufair.scheduling.horizon import Asker
 from dagster_gpufair.scheduling.model import (
     Ageing,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import itemgetter
 
-from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.groups import Ask
+from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.model import Class, Plan, Request, Waiting
 from dagster_gpufair.scheduling.order import Key, comparison_key
 from dagster_gpufair.scheduling.queue import Queue

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
-from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.capacity import Room
+from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.model import Account, Lease, Request
 
 MOST_NAMED = 4

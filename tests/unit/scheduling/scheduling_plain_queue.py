@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dagster_gpufair.scheduling.accounts import Holding
 from dagster_gpufair.scheduling.groups import Ask, Blocked, Group
+from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.horizon import Asker
 from dagster_gpufair.scheduling.model import Class, Request
 from dagster_gpufair.scheduling.order import Key, comparison_key
