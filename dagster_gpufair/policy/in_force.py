@@ -55,6 +55,16 @@ def upcoming(policy: Policy, now: float) -> list[Upcoming]:
     return sorted(found, key=lambda each: (each.start, each.team, each.pool))
 
 
+def changes(policy: Policy, now: float) -> list[float]:
+    """When a grant or a window next starts or ends after ``now``, each of them; earliest first."""
+    found: set[float] = set()
+    extras: list[Grant | Window] = [*policy.grants, *policy.windows]
+    for extra in extras:
+        latest, following = starts(extra, now)
+        found.update((latest + length(extra), following, following + length(extra)))
+    return sorted(at for at in found if now < at < NEVER)
+
+
 def starts(extra: Grant | Window, now: float) -> tuple[float, float]:
     """Its latest start up to ``now`` and its next one; infinite if there is none."""
     if isinstance(extra, Window) and extra.cron is not None:

@@ -67,7 +67,7 @@ class Accounts:
         self._all_used = {pool: math.fsum(hours) for pool, hours in hours_in.items()}
         self._all_weights = math.fsum(team.weight for team in policy.teams.values())
         self._part_ready = {
-            pool: (gpus, sum(self._team_quota(name, pool) for name in policy.teams))
+            pool: (gpus, sum(team.quota.get(pool, 0) for team in policy.teams.values()))
             for pool, gpus in ready.items()
         }
         self._holdings: dict[tuple[str, str | None, str], Holding] = {}
@@ -263,6 +263,6 @@ class Accounts:
         return holding
 
     def _as_ready(self, pool: str, gpus: int) -> int:
-        """Scaled down with the pool when less than all quotas is ready."""
+        """Scaled down with the pool when less than all quotas is ready; grants and windows come on top."""
         ready, quotas = self._part_ready.get(pool, (0, 0))
         return gpus * ready // quotas if ready < quotas else gpus

@@ -104,6 +104,18 @@ class Room:
         if self.in_lane(lease.gpus, lease.max_duration):
             self._lane_use -= lease.gpus
 
+    def could_spare(self, lease: Lease) -> bool:
+        """Whether all that is promised could still be kept if the lease stayed after all."""
+        free, promised, leaving = self.nodes.free, self._promised, self._leaving
+        return all(
+            promised.get(node, 0) <= free[node] + self._kept(node) + leaving.get(node, 0) - part
+            for node, part in self.where(lease).items()
+        )
+
+    def spare(self, lease: Lease) -> None:
+        """It stays after all."""
+        self._keep(self.where(lease), self._leaving, -1)
+
     def leave(self, lease: Lease) -> None:
         """The lease was given notice: what it uses goes to what is promised on its nodes."""
         self._keep(self.where(lease), self._leaving, 1)
@@ -138,6 +150,18 @@ class Room:
             and promised.get(node, 0) + part <= free[node] + self._kept(node) + leaving.get(node, 0)
             for node, part in nodes.items()
         )
+
+    def free_at_last(self) -> int:
+        """What is not promised once all that is under notice has left."""
+        return self.idle + sum(self._leaving.values()) - sum(self._promised.values())
+
+    def free_but_for(self, nodes: Mapping[str, int]) -> int:
+        """What would be free were these GPUs not promised."""
+        released = 0
+        for node, part in nodes.items():
+            promised, leaving = self._promised.get(node, 0), self._leaving.get(node, 0)
+            released += self._kept(node) - max(0, promised - part - leaving)
+        return self.free + released
 
     def has_idle(self, nodes: Mapping[str, int]) -> bool:
         """Whether no lease uses these GPUs any more."""

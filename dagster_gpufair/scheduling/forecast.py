@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from dagster_gpufair.policy.in_force import changes
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.model import Lease, State
 from dagster_gpufair.scheduling.plan import plan
@@ -22,9 +23,10 @@ def forecast(
     """When each request starts, by its id, if leases end when expected and nobody else comes.
 
     A lease is expected to end when work like it usually has (``usual_ends``, by lease id), else at its
-    bound. One after another they are ended, and the decision is asked again at each of these moments, at
-    most ``steps`` times. A request that nothing makes room for has no time, nor has one that is blocked
-    from outside. By bounds alone the times are rather too late than too early.
+    bound. One after another they are ended, and the decision is asked again at each of these moments, and
+    when grants and windows start or end, at most ``steps`` times. A request that nothing makes room for has
+    no time, nor has one that is blocked from outside. By bounds alone the times are rather too late than
+    too early.
     """
     grace = policy.preemption.grace.total_seconds()
     # What is past has not come true.
@@ -42,6 +44,7 @@ def forecast(
         starts_at |= {start.request.id: now for start in decided.starts}
         state = state.following(decided, now, grace)
         to_come = [end for lease in state.leases if (end := ends(lease)) is not None]
+        to_come += changes(policy, now)
         if not state.requests or not to_come:
             break
         now = max(now, min(to_come))

@@ -194,14 +194,13 @@ class State:
     def following(self, plan: Plan, now: float, grace: float) -> State:
         """The state once all of a plan is carried out, but for what awaits a person's approval.
 
-        What was promised is kept, victims are under notice for ``grace`` seconds, and what a promise that
-        ended had given notice to may stay.
+        What was promised is kept, victims are under notice for ``grace`` seconds, and those spared stay.
         """
         after = self.after(plan.starts, now)
         acted_on = [each for each in plan.preemptions if not each.awaits_approval]
         promises = {each.request.id: each.promise for each in acted_on}
         notices = {victim.lease.id: each.request.id for each in acted_on for victim in each.victims}
-        withdrawn, renewed = set(plan.withdrawn), set(plan.renewed)
+        withdrawn, spared, renewed = set(plan.withdrawn), set(plan.spared), set(plan.renewed)
 
         def request_after(request: Request) -> Request:
             if request.id in promises:
@@ -211,7 +210,7 @@ class State:
         def lease_after(lease: Lease) -> Lease:
             if lease.id in notices:
                 return replace(lease, notice_until=now + grace, notice_for=notices[lease.id])
-            if lease.notice_for in withdrawn:
+            if lease.id in spared:
                 return replace(lease, notice_until=None, notice_for=None)
             return replace(lease, term_from=now) if lease.id in renewed else lease
 
@@ -398,9 +397,9 @@ class Plan:
     """What starts now, in order, who has to leave for whom, and why the rest waits.
 
     Groups in ``waiting`` are in the order of their first requests; `places` says where each request
-    stands. ``withdrawn`` are requests whose promise ends, and with it the notices that were given for
-    it. ``renewed`` are borrowed leases whose borrowing time is over and begins anew, since nobody
-    waits that could use them.
+    stands. ``withdrawn`` are requests whose promise ends, and ``spared`` the leases whose notice ends with
+    it: those that were given notice for it, and that no other promise needs by now. ``renewed`` are
+    borrowed leases whose borrowing time is over and begins anew, since nobody waits that could use them.
     """
 
     starts: Sequence[Start]
@@ -408,6 +407,7 @@ class Plan:
     preemptions: Sequence[Preemption] = ()
     reservations: Sequence[Reservation] = ()
     withdrawn: Sequence[str] = ()
+    spared: Sequence[str] = ()
     renewed: Sequence[str] = ()
 
     def reasons(self) -> dict[str, str]:

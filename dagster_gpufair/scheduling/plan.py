@@ -76,6 +76,7 @@ class _Pass:
     def outcome(self, policy: Policy, state: State, now: float) -> Plan:
         """What has been decided, and why the rest waits."""
         snapshot = self._snapshot
+        spared = snapshot.spare_victims(self._withdrawn)
         decided = Plan(
             starts=self._starts,
             waiting=(),
@@ -85,6 +86,7 @@ class _Pass:
                 *(claim.reservation for claim in self._claims.all()),
             ],
             withdrawn=sorted(self._withdrawn),
+            spared=spared,
             renewed=snapshot.preemption.renewed(),
         )
         uncordoned = None

@@ -226,7 +226,7 @@ class Reasons:
     def _what_is_kept(self, request: Request, holding: Holding) -> str:
         """For whom, and by when they start."""
         words = [self._keeps(each, holding) for each in self._kept_from(request, holding)]
-        return "; ".join((words + self._set_aside(holding.pool))[:MOST_NAMED])
+        return "; ".join((words + self._set_aside(request, holding.pool))[:MOST_NAMED])
 
     def _keeps(self, kept: Reservation | Kept, holding: Holding) -> str:
         counted, owner = wording.counted(kept.gpus), wording.owner(kept.request)
@@ -239,15 +239,19 @@ class Reasons:
             starts = f", which starts within {within}"
         return f"{counted} kept{of_quota} for {owner}{starts}"
 
-    def _set_aside(self, pool: str) -> list[str]:
-        """What is kept for no request, but by the policy: the fast lane, and windows to come."""
-        said, room = [], self._snapshot.room(pool)
-        if room.lane is not None and room.lane_left:
+    def _set_aside(self, request: Request, pool: str) -> list[str]:
+        """What is kept from it for no request, but by the policy: the fast lane, and windows to come."""
+        said, room, now = [], self._snapshot.room(pool), self._snapshot.now
+        length = request.max_duration
+        in_lane = room.in_lane(request.sizes[-1], length)
+        if room.lane is not None and room.lane_left and not in_lane:
             left, most = wording.counted(room.lane_left), format_gpus(room.lane.max_gpus)
             longest = format_duration(room.lane.max_duration)
             said.append(f"{left} in the fast lane, for at most {most} and up to {longest}")
         for window in self._snapshot.windows_ahead(pool):
-            starts = format_duration(window.start - self._snapshot.now)
+            if window.team == request.team or (length is not None and now + length <= window.start):
+                continue
+            starts = format_duration(window.start - now)
             said.append(
                 f"{wording.counted(window.gpus)} {window.team}'s in {starts}, when it could still run"
             )

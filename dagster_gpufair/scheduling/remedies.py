@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from dagster_gpufair.policy.in_force import upcoming
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU
 from dagster_gpufair.scheduling.horizon import earliest
@@ -53,7 +54,7 @@ def what_would_help(policy: Policy, state: State, request: Request, now: float) 
         _other_pools(policy, request),
         _other_tiers(policy, request),
         _other_splits(policy, request),
-        _shorter(request),
+        _shorter(request, asked.kept_from(), now),
     ):
         for change, value, changed in tries:
             remedy = asked.about(change, value, changed)
@@ -70,6 +71,12 @@ class _Asked:
     def __init__(self, policy: Policy, state: State, now: float) -> None:
         self._policy, self._state, self._now = policy, state, now
         self._tries = 0
+
+    def kept_from(self) -> list[float]:
+        """When what is reserved, and the windows to come, begin."""
+        reserved = plan(self._policy, self._state, self._now).reservations
+        windows = upcoming(self._policy, self._now)
+        return [each.at for each in reserved if each.at] + [window.start for window in windows]
 
     def about(self, change: str, value: int | float | str, changed: Request) -> Remedy | None:
         """What the change would do, or None if it would not start."""
@@ -139,8 +146,12 @@ def _other_splits(policy: Policy, request: Request) -> Iterator[tuple[str, int, 
             yield "gpus_per_node", part, replace(request, gpus_per_node=part)
 
 
-def _shorter(request: Request) -> Iterator[tuple[str, float, Request]]:
-    for seconds in DURATIONS:
+def _shorter(
+    request: Request, kept_from: list[float], now: float
+) -> Iterator[tuple[str, float, Request]]:
+    """The longest first: usual bounds, and what is over before something kept begins, in whole minutes."""
+    before = [(at - now) // 60 * 60 for at in kept_from]
+    for seconds in sorted({*DURATIONS, *(length for length in before if length > 0)}, reverse=True):
         if request.max_duration is None or seconds < request.max_duration:
             yield "max_duration", seconds, replace(request, max_duration=seconds)
 

@@ -228,7 +228,7 @@ class Snapshot:
         if (
             kept is not None
             and (kept.holding, kept.gpus) == (asker.holding, asker.gpus)
-            and self.room(asker.pool).has_idle(kept.nodes)
+            and self._is_ready(kept)
         ):
             return kept.nodes
         if asker.gpus > self.left_for(asker):
@@ -252,6 +252,22 @@ class Snapshot:
         if asker.gpus <= self.free_for(asker.holding):
             return False
         return self.room(asker.pool).place(asker.gpus, asker.request.gpus_per_node) is not None
+
+    def _is_ready(self, kept: Kept) -> bool:
+        """Whether its victims have left, and all of it is free beyond what is kept from it."""
+        pool = kept.holding.pool
+        room = self.room(pool)
+        if any(lease.notice_for == kept.request.id for lease in self.leases_in(pool)):
+            return False
+        left = room.free_but_for(kept.nodes) - self._kept_from(kept)
+        return room.has_idle(kept.nodes) and kept.gpus <= left
+
+    def _kept_from(self, kept: Kept) -> int:
+        """What is held back for others, or in a fast lane that it may not use."""
+        room = self.room(kept.holding.pool)
+        in_lane = room.in_lane(kept.gpus, kept.request.max_duration)
+        held_back = self.accounts.held_back_by_others(kept.holding)
+        return held_back + (0 if in_lane else room.lane_left)
 
     def most_before_windows(
         self, asker: Asker, begins: float, freed: Iterable[Lease] = ()
@@ -357,6 +373,24 @@ class Snapshot:
             inside=holding.inside,
         )
 
+    def spare_victims(self, withdrawn: Iterable[str]) -> list[str]:
+        """Let those stay that were given notice for promises that have ended, if no other needs them."""
+        ended, spared = set(withdrawn), []
+        leaving = [
+            lease
+            for pool in self.rooms
+            for lease in self.leases_in(pool)
+            if lease.notice_for in ended
+        ]
+        for lease in sorted(leaving, key=lambda lease: (lease.started, lease.id)):
+            room = self.room(lease.pool)
+            if room.could_spare(lease):
+                room.spare(lease)
+                self._put(replace(lease, notice_until=None, notice_for=None))
+                self._changed(lease.pool, lease.team)
+                spared.append(lease.id)
+        return sorted(spared)
+
     def _promise_as_before(self, requests: Iterable[Request]) -> None:
         """Keep what was promised in earlier passes, if it can still come true."""
         promised = [request for request in requests if request.promised is not None]
@@ -365,7 +399,13 @@ class Snapshot:
             assert promise is not None
             room = self.room(promise.pool)
             nodes = room.promised_nodes(promise)
-            if not nodes or not room.could_keep(nodes) or self.rights(request) is None:
+            holding = self.accounts.holding(request, promise.pool)
+            kept = Kept(request, holding, promise.gpus, nodes, None)
+            if (
+                self.rights(request) is None
+                or not room.could_keep(nodes)
+                or promise.gpus > room.free_at_last() - self._kept_from(kept)
+            ):
                 self.withdrawn.append(request.id)
                 continue
             leaving = [
@@ -373,7 +413,6 @@ class Snapshot:
                 for lease in self.leases_in(promise.pool)
                 if lease.notice_until is not None and room.where(lease).keys() & nodes.keys()
             ]
-            holding = self.accounts.holding(request, promise.pool)
             ready = max([self.now, *leaving])
             self._keep(request, holding, sum(nodes.values()), nodes, ready)
 

@@ -10,6 +10,7 @@ from dagster_gpufair.scheduling.capacity import Room
 from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.model import Account, Lease, Request
 
+RUN_ID_LENGTH = 36
 MOST_NAMED = 4
 """A sentence names no more leases than this."""
 
@@ -94,8 +95,8 @@ def has(held: Sequence[Lease]) -> str:
 
 
 def short(id: str) -> str:
-    """The first eight characters, as Dagster shows run ids."""
-    return id[:8]
+    """The first eight characters of a run id, as Dagster shows it; other ids as they are."""
+    return id[:8] if len(id) == RUN_ID_LENGTH else id
 
 
 def _shape(request: Request, room: Room) -> str:

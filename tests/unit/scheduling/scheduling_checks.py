@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cached_property
 from itertools import combinations, permutations
 from typing import NamedTuple
@@ -118,12 +119,19 @@ class Books:
         return replace(self, state=replace(self.state, leases=leases))
 
     def unpromised(self, *ids: str) -> Books:
-        """The same if nothing were promised to these requests; to none, if none are named."""
+        """The same if nothing were promised to these requests, and nobody left for them.
+
+        If none are named, to none; then whoever is under notice leaves all the same.
+        """
         requests = [
             replace(request, promised=None) if not ids or request.id in ids else request
             for request in self.state.requests
         ]
-        return replace(self, state=replace(self.state, requests=requests))
+        leases = [
+            replace(lease, notice_until=None, notice_for=None) if lease.notice_for in ids else lease
+            for lease in self.state.leases
+        ]
+        return replace(self, state=replace(self.state, requests=requests, leases=leases))
 
     def keeping(self, reservations: Iterable[Reservation]) -> Books:
         """The same if what is free of the placements of these were taken."""
@@ -844,7 +852,8 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
     What was stopped comes back as a request, and may be better. Where a promise ends, what had to leave
     for it stays; then others' starts may have to be later. Reservations are for each class: one that borrowed
     and no longer does has to do with those of its new class, and one that borrows holds nothing once it is
-    not space that is missing, but room in a limit or beside what others hold back.
+    not space that is missing, but room in a limit or beside what others hold back. A start that counts on
+    stopping work may be later by a notice: nobody is stopped before the request fits with that alone.
     """
     wrong = []
     reasons = later.plan.reasons()
@@ -860,7 +869,9 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
         ):
             continue
         latest = _starts_at_the_latest(later, id)
-        if latest > kept.at and not _yields(earlier, later, kept):
+        rules = later.policy.preemption
+        slack = rules.grace + rules.min_runtime if rules.mode == "auto" else timedelta(0)
+        if latest > kept.at + slack.total_seconds() and not _yields(earlier, later, kept):
             wrong.append(
                 f"{id} had {kept.pool} reserved from {kept.at - later.now:+g}, now {latest}"
             )

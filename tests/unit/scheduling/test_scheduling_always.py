@@ -59,37 +59,37 @@ def holds_in(story: Story, *checks: Callable[[Pass], Iterable[str]]) -> None:
         assert not wrong
 
 
-@examples(400)
+@examples(600)
 @given(stories())
 def test_starts_and_promises_never_exceed_a_pool_a_node_or_a_card(story: Story):
     holds_in(story, over_capacity)
 
 
-@examples(300)
+@examples(500)
 @given(stories())
 def test_no_start_takes_what_is_held_back_for_others(story: Story):
     holds_in(story, invaded)
 
 
-@examples(400)
+@examples(700)
 @given(stories())
 def test_nobody_is_stopped_who_is_protected_or_not_needed(story: Story):
     holds_in(story, wrong_victims)
 
 
-@examples(300)
+@examples(600)
 @given(stories())
 def test_nothing_waits_that_has_room(story: Story):
     holds_in(story, idle_room)
 
 
-@examples(200)
+@examples(300)
 @given(stories())
 def test_every_request_starts_or_waits_for_one_reason_of_the_list(story: Story):
     holds_in(story, unsound_reasons)
 
 
-@examples(250)
+@examples(500)
 @given(stories(most_moves=2))
 def test_planning_again_at_once_changes_nothing(story: Story):
     for done in story.passes():
@@ -117,7 +117,7 @@ def acts(plan: Plan, awaiting: bool = False) -> list[tuple[str, list[str]]]:
     ]
 
 
-@examples(150)
+@examples(250)
 @given(stories(most_moves=2), st.randoms(use_true_random=False))
 def test_the_order_of_what_is_given_does_not_change_the_plan(story: Story, chance: random.Random):
     for done in story.passes():
@@ -152,29 +152,29 @@ def shuffled_state(state: State, chance: random.Random) -> State:
     )
 
 
-@examples(60)
+@examples(100)
 @given(calm_stories())
 def test_preemptions_die_down_when_victims_come_back_and_nothing_else_happens(story: Story):
-    """Nobody stops the same run twice, and in the last 15 of 50 passes nobody is stopped at all.
+    """No two stop each other, and in the last 15 of 50 passes nobody is stopped at all.
 
     Passes are at all moments at which something new may be decided, and then hours apart.
     """
     world = lived(story, passes=50)
-    stopped = [
+    stopped = {
         (preemption.request.id, victim.lease.id)
         for done in world.passes
         for preemption in done.plan.preemptions
         for victim in preemption.victims
-    ]
-    twice = sorted(each for each in set(stopped) if stopped.count(each) > 1)
+    }
+    each_other = [(one, other) for one, other in stopped if (other, one) in stopped]
     late = [done.plan.preemptions for done in world.passes[-15:] if done.plan.preemptions]
-    if twice or late:
-        note(told(world.passes))
-    assert not twice
+    if each_other or late:
+        note(told([done for done in world.passes if done.plan.preemptions]))
+    assert not each_other
     assert not late
 
 
-@examples(80)
+@examples(120)
 @given(covered_stories())
 def test_what_a_quota_covers_starts_once_bounded_work_has_ended(story: Story):
     """Where preemption is on, protected work has bounds, and shapes do not matter."""
@@ -191,7 +191,7 @@ def test_what_a_quota_covers_starts_once_bounded_work_has_ended(story: Story):
     assert not covered
 
 
-@examples(80)
+@examples(100)
 @given(ending_stories())
 def test_everything_allowed_starts_in_the_end_where_all_work_has_bounds(story: Story):
     idle = State(cordoned=story.state.cordoned)
@@ -217,7 +217,7 @@ def test_everything_allowed_starts_in_the_end_where_all_work_has_bounds(story: S
     assert not waiting
 
 
-@examples(150)
+@examples(250)
 @given(lasting_stories())
 def test_a_reserved_start_is_never_moved_later_and_is_kept(story: Story):
     """While nothing better comes up and no rule or node changes."""

@@ -14,7 +14,7 @@ from dagster_gpufair.scheduling.model import Plan, State
 from dagster_gpufair.scheduling.plan import plan
 
 often = settings(
-    max_examples=200,
+    max_examples=80,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
