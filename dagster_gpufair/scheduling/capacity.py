@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from copy import copy
 
 from dagster_gpufair.policy.models import FastLane, Pool
 from dagster_gpufair.policy.quantities import ONE_GPU
+from dagster_gpufair.scheduling.keeping import Keeping
 from dagster_gpufair.scheduling.model import Lease, Promise
 from dagster_gpufair.scheduling.shape import Limits, Nodes
 
@@ -20,9 +22,6 @@ class Room:
     ``idle`` is what no lease uses, ``free`` what nothing is promised of besides. Cordoned nodes take
     nothing new and count for nothing here. Use above what a pool has (it shrank) leaves less than
     nothing free.
-
-    A promise is fulfilled by the GPUs of its node that leases under notice will leave, and only for the
-    rest by some that are free already.
     """
 
     def __init__(
@@ -39,8 +38,7 @@ class Room:
         self.lane = lane
         self.ready = self.idle = self.free = sum(ready.values())
         self._lane_use = 0
-        self._promised: dict[str, int] = {}
-        self._leaving: dict[str, int] = {}
+        self._keeping = Keeping()
         self._where: dict[str, Mapping[str, int]] = {}
         self._without_promises: Nodes | None = None
         unplaced = []
@@ -56,7 +54,7 @@ class Room:
         """The same, to try something on."""
         other = copy(self)
         other.nodes = self.nodes.copy()
-        other._promised, other._leaving = dict(self._promised), dict(self._leaving)
+        other._keeping = self._keeping.copy()
         other._where = dict(self._where)
         other._without_promises = None
         return other
@@ -96,7 +94,7 @@ class Room:
         self._without_promises = None
         here = self._where.pop(lease.id, {})
         if lease.notice_until is not None:
-            self._keep(here, self._leaving, -1)
+            self._leave(here, lease.notice_for, -1)
         self.nodes.give(here)
         gpus = sum(here.values())
         self.idle += gpus
@@ -106,27 +104,31 @@ class Room:
 
     def could_spare(self, lease: Lease) -> bool:
         """Whether all that is promised could still be kept if the lease stayed after all."""
-        free, promised, leaving = self.nodes.free, self._promised, self._leaving
+        keeping = self._keeping
         return all(
-            promised.get(node, 0) <= free[node] + self._kept(node) + leaving.get(node, 0) - part
+            keeping.promised(node) <= self._idle_on(node) + keeping.leaving(node) - part
             for node, part in self.where(lease).items()
         )
 
     def spare(self, lease: Lease) -> None:
         """It stays after all."""
-        self._keep(self.where(lease), self._leaving, -1)
+        self._leave(self.where(lease), lease.notice_for, -1)
 
     def leave(self, lease: Lease) -> None:
         """The lease was given notice: what it uses goes to what is promised on its nodes."""
-        self._keep(self.where(lease), self._leaving, 1)
+        self._leave(self.where(lease), lease.notice_for, 1)
 
-    def promise(self, nodes: Mapping[str, int]) -> None:
-        """Keep these GPUs."""
-        self._keep(nodes, self._promised, 1)
+    def promise(self, owner: str, nodes: Mapping[str, int]) -> None:
+        """Keep these GPUs for a request."""
+        for node, part in nodes.items():
+            with self._keeping_anew(node):
+                self._keeping.promise(node, owner, part)
 
-    def unpromise(self, nodes: Mapping[str, int]) -> None:
-        """Keep them no more."""
-        self._keep(nodes, self._promised, -1)
+    def unpromise(self, owner: str, nodes: Mapping[str, int]) -> None:
+        """Keep them for it no more."""
+        for node, part in nodes.items():
+            with self._keeping_anew(node):
+                self._keeping.promise(node, owner, -part)
 
     def block(self, nodes: Mapping[str, int]) -> None:
         """Take these GPUs, whoever uses them now."""
@@ -144,33 +146,34 @@ class Room:
 
     def could_keep(self, nodes: Mapping[str, int]) -> bool:
         """Whether these GPUs will be there once all that is under notice has left, beside other promises."""
-        free, promised, leaving = self.nodes.free, self._promised, self._leaving
+        keeping = self._keeping
         return all(
-            node in free
-            and promised.get(node, 0) + part <= free[node] + self._kept(node) + leaving.get(node, 0)
+            node in self.nodes.free
+            and keeping.promised(node) + part <= self._idle_on(node) + keeping.leaving(node)
             for node, part in nodes.items()
         )
 
     def free_at_last(self) -> int:
         """What is not promised once all that is under notice has left."""
-        return self.idle + sum(self._leaving.values()) - sum(self._promised.values())
+        keeping = self._keeping
+        return self.idle + sum(
+            keeping.leaving(node) - keeping.promised(node) for node in keeping.nodes()
+        )
 
-    def free_but_for(self, nodes: Mapping[str, int]) -> int:
-        """What would be free were these GPUs not promised."""
-        released = 0
-        for node, part in nodes.items():
-            promised, leaving = self._promised.get(node, 0), self._leaving.get(node, 0)
-            released += self._kept(node) - max(0, promised - part - leaving)
-        return self.free + released
+    def free_but_for(self, owner: str, nodes: Mapping[str, int]) -> int:
+        """What would be free were these GPUs not promised to a request."""
+        keeping = self._keeping
+        return self.free + sum(keeping.kept(node) - keeping.kept(node, owner) for node in nodes)
 
     def has_idle(self, nodes: Mapping[str, int]) -> bool:
         """Whether no lease uses these GPUs any more."""
-        return all(self.nodes.free[node] + self._kept(node) >= part for node, part in nodes.items())
+        return all(self._idle_on(node) >= part for node, part in nodes.items())
 
     def could_place(self, gpus: int, per_node: int | None) -> bool:
         """Whether what no lease uses, promised or not, has the shape."""
         if self._without_promises is None:
-            kept = {node: part for node in self._promised if (part := self._kept(node))}
+            keeping = self._keeping
+            kept = {node: part for node in keeping.nodes() if (part := keeping.kept(node))}
             self._without_promises = self.nodes.copy() if kept else self.nodes
             self._without_promises.give(kept)
         return self._without_promises.place(gpus, per_node if self.named else None) is not None
@@ -201,19 +204,25 @@ class Room:
             return max(0, whole)
         return 0
 
-    def _kept(self, node: str) -> int:
-        return max(0, self._promised.get(node, 0) - self._leaving.get(node, 0))
+    def _idle_on(self, node: str) -> int:
+        """What no lease uses of a node."""
+        return self.nodes.free[node] + self._keeping.kept(node)
 
-    def _keep(self, nodes: Mapping[str, int], what: dict[str, int], sign: int) -> None:
-        """Change what is promised or leaving on some nodes, and with it what is kept of the free GPUs."""
-        self._without_promises = None
+    def _leave(self, nodes: Mapping[str, int], owner: str | None, sign: int) -> None:
         for node, part in nodes.items():
-            before = self._kept(node)
-            what[node] = what.get(node, 0) + sign * part
-            after = self._kept(node)
-            if before != after:
-                if before:
-                    self.nodes.give({node: before})
-                if after:
-                    self.nodes.take({node: after})
-                self.free += before - after
+            with self._keeping_anew(node):
+                self._keeping.leave(node, owner, sign * part)
+
+    @contextmanager
+    def _keeping_anew(self, node: str) -> Iterator[None]:
+        """What is kept of the free GPUs of a node changes with what is promised or leaving there."""
+        self._without_promises = None
+        before = self._keeping.kept(node)
+        yield
+        after = self._keeping.kept(node)
+        if before != after:
+            if before:
+                self.nodes.give({node: before})
+            if after:
+                self.nodes.take({node: after})
+            self.free += before - after

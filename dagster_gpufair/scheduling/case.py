@@ -276,7 +276,10 @@ def _with_moments(policy: Any, now: float) -> Any:
     """A policy as written, but with the moments that the offsets in its grants and windows stand for."""
 
     def moment(value: Any) -> Any:
-        seconds = offset(value)
+        try:
+            seconds = offset(value)
+        except ValueError:
+            return value  # The policy says what is wrong with it, at its key.
         return value if seconds is None else datetime.fromtimestamp(now + seconds, timezone.utc)
 
     def entry(row: Any) -> Any:

@@ -118,10 +118,11 @@ class Claims:
         """That of the best request of the account that has waited for smaller runs to end."""
         if holding not in self._asks:
             return None
-        version, claim = self._found.get(holding, (-1, None))
-        if version != self._snapshot.version(holding.pool):
+        # Whoever claims may also have started in another pool.
+        known, claim = self._found.get(holding, (-1, None))
+        if known != self._snapshot.changes:
             claim = self._best(holding)
-            self._found[holding] = (self._snapshot.version(holding.pool), claim)
+            self._found[holding] = (self._snapshot.changes, claim)
         return claim
 
     def _best(self, holding: Holding) -> Claim | None:

@@ -67,9 +67,9 @@ class Future:
         """The work that it was reserved for is over."""
         self.room.unblock(nodes)
 
-    def unpromise(self, nodes: Mapping[str, int]) -> None:
+    def unpromise(self, owner: str, nodes: Mapping[str, int]) -> None:
         """The work that it was promised to is over."""
-        self.room.unpromise(nodes)
+        self.room.unpromise(owner, nodes)
 
     def released(self, holding: Holding) -> int:
         """What an account, or a team as one, has less than now."""
@@ -150,7 +150,9 @@ def _changes(
             at.setdefault(max(end, snapshot.now), []).append(partial(Future.end, lease=lease))
     for kept in snapshot.promises_in(pool):
         if kept.ends is not None and kept.ends <= until:
-            at.setdefault(kept.ends, []).append(partial(Future.unpromise, nodes=kept.nodes))
+            at.setdefault(kept.ends, []).append(
+                partial(Future.unpromise, owner=kept.request.id, nodes=kept.nodes)
+            )
     for block in blocks:
         length = block.request.max_duration
         if block.at is not None and length is not None and block.at + length <= until:

@@ -211,7 +211,7 @@ class State:
             if lease.id in notices:
                 return replace(lease, notice_until=now + grace, notice_for=notices[lease.id])
             if lease.id in spared:
-                return replace(lease, notice_until=None, notice_for=None)
+                lease = replace(lease, notice_until=None, notice_for=None)
             return replace(lease, term_from=now) if lease.id in renewed else lease
 
         return replace(

@@ -47,6 +47,7 @@ class _Pass:
         self._claims = Claims(snapshot, self._queue.asks)
         self._starts: list[Start] = []
         self._preemptions: list[Preemption] = []
+        self._proposals: list[Preemption] = []
         self._withdrawn = list(snapshot.withdrawn)
 
     def goes_round(self) -> bool:
@@ -71,6 +72,8 @@ class _Pass:
     def begin_again(self) -> None:
         """Those who wait have their turns once more, and reserve anew."""
         self._snapshot.reservations.clear()
+        self._snapshot.forget_proposals()
+        self._proposals.clear()
         self._queue.again()
 
     def outcome(self, policy: Policy, state: State, now: float) -> Plan:
@@ -80,7 +83,7 @@ class _Pass:
         decided = Plan(
             starts=self._starts,
             waiting=(),
-            preemptions=self._preemptions,
+            preemptions=[*self._preemptions, *self._proposals],
             reservations=[
                 *snapshot.reservations.all(),
                 *(claim.reservation for claim in self._claims.all()),
@@ -137,20 +140,22 @@ class _Pass:
             awaits = not self._snapshot.preemption.by_itself and any(
                 victim.rule != "term" for victim in found.victims
             )
-            self._preemptions.append(
-                Preemption(
-                    request=asker.request,
-                    promise=Promise(asker.pool, asker.gpus, room.said(found.nodes)),
-                    victims=found.victims,
-                    awaits_approval=awaits,
-                )
+            preemption = Preemption(
+                request=asker.request,
+                promise=Promise(asker.pool, asker.gpus, room.said(found.nodes)),
+                victims=found.victims,
+                awaits_approval=awaits,
             )
             if awaits:
+                # Until a person has agreed it keeps what any other would that waits for space.
+                reservation = self._reserve(turn)
+                self._proposals.append(preemption)
                 self._snapshot.propose(asker, found.victims)
-                self._reserve(turn)
+                self._queue.reserved(turn, asker.pool if reservation is None else reservation.pool)
             else:
+                self._preemptions.append(preemption)
                 self._snapshot.promise(asker, found.nodes, found.victims)
-            self._queue.promised(turn, asker)
+                self._queue.promised(turn, asker)
             return
         reservation = self._reserve(turn)
         if reservation is None:

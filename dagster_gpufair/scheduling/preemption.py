@@ -14,7 +14,7 @@ The rules, each of which a lease must fall under besides not being protected:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from dagster_gpufair.policy.models import Tier
@@ -143,10 +143,14 @@ class Preemption:
         blocks = snapshot.reservations.blocks(asker)
         if earliest(snapshot, asker, lambda lease: lease.ends, blocks, until=soon) is not None:
             return None
-        attempt = _Attempt(snapshot, asker, self.grace)
-        for candidate in candidates:
-            if attempt.take(candidate):
-                return attempt.give_back()
+        for is_fair_at_every_step in (False, True):
+            attempt = _Attempt(snapshot, asker, self.grace, is_fair_at_every_step)
+            if any(attempt.take(candidate) for candidate in candidates):
+                found = attempt.give_back()
+                if found is not None:
+                    return found
+            if not any(candidate.rule == "rebalance" for candidate in candidates):
+                return None
         return None
 
     def _candidates(self, asker: Asker) -> list[Victim]:
@@ -258,75 +262,91 @@ class Preemption:
 
 
 class _Attempt:
-    """Victims taken for an asker one after another, until it fits; then given back what is not needed."""
+    """Victims taken for an asker one after another, until it fits; then given back what is not needed.
 
-    def __init__(self, snapshot: Snapshot, asker: Asker, grace: float) -> None:
+    Whether a rebalancing is fair is judged once it is known who has to leave; or, if that finds nobody,
+    ``at_every_step``, so that what would not be fair is never taken.
+    """
+
+    def __init__(self, snapshot: Snapshot, asker: Asker, grace: float, at_every_step: bool) -> None:
         self._snapshot = snapshot
         self._asker = asker
         self._grace = grace
+        self._at_every_step = at_every_step
         self._future = Future(snapshot, asker.pool)
-        self._taken: list[Victim] = []
+        self._taken: dict[str, Victim] = {}
+        self._order: list[str] = []
+        self._reclaims = {True: 0, False: 0}
 
     def take(self, victim: Victim) -> bool:
         """Take one more; whether the asker fits now."""
-        self._future.end(victim.lease)
-        self._taken.append(victim)
-        if victim.rule == "rebalance" and not self._is_fair(self._taken):
-            self._future.undo(self._taken.pop().lease)
+        self._order.append(victim.lease.id)
+        self._add(victim)
+        if self._at_every_step and victim.rule == "rebalance" and not self._is_fair():
+            self._undo(victim)
             return False
-        return self._place(self._taken) is not None
+        return self._place() is not None
 
     def give_back(self) -> Found | None:
-        """Of those taken, all that are needed, and the placement then."""
-        needed = list(self._taken)
-        for victim in reversed(self._taken):
-            others = [other for other in needed if other is not victim]
-            self._future.undo(victim.lease)
-            if others and self._place(others) is not None:
-                needed = others
-            else:
-                self._future.end(victim.lease)
-        nodes = self._place(needed)
-        return None if nodes is None else Found(needed, nodes)
+        """Of those taken, all that are needed, and the placement then; None if that would not be fair."""
+        for victim in reversed(list(self._taken.values())):
+            self._undo(victim)
+            if not self._taken or self._place() is None:
+                self._add(victim)
+        nodes = self._place()
+        if nodes is None or not self._is_fair():
+            return None
+        # In the order in which they were taken: the least harm first.
+        needed = [self._taken[id] for id in self._order if id in self._taken]
+        return Found(needed, nodes)
 
-    def _place(self, victims: Sequence[Victim]) -> dict[str, int] | None:
-        """Where the asker would start without these, if the rules and the space allow it."""
-        asker, future = self._asker, self._future
-        if not self._is_allowed(victims):
+    def _place(self) -> dict[str, int] | None:
+        """Where the asker would start without those taken, if the rules and the space allow it."""
+        asker, future, snapshot = self._asker, self._future, self._snapshot
+        if asker.gpus > future.left_for(asker) or not self._is_allowed():
             return None
-        if asker.gpus > future.left_for(asker):
-            return None
-        begins = self._snapshot.now + self._grace
-        freed = [victim.lease for victim in victims]
-        limits = self._snapshot.reservations.limits(asker, begins, future.room, freed)
+        begins = snapshot.now + self._grace
+        limits = snapshot.reservations.limits(asker, begins, future.room, self._freed())
         if limits is None or asker.gpus > limits.most:
             return None
-        if asker.gpus > self._snapshot.most_before_windows(asker, begins, freed):
+        if asker.gpus > snapshot.most_before_windows(asker, begins, self._freed()):
             return None
         return future.room.place(asker.gpus, asker.request.gpus_per_node, limits.on_nodes)
 
-    def _is_allowed(self, victims: Iterable[Victim]) -> bool:
+    def _freed(self) -> Iterator[Lease]:
+        return (victim.lease for victim in self._taken.values())
+
+    def _add(self, victim: Victim) -> None:
+        self._future.end(victim.lease)
+        self._taken[victim.lease.id] = victim
+        self._count(victim, 1)
+
+    def _undo(self, victim: Victim) -> None:
+        self._future.undo(victim.lease)
+        del self._taken[victim.lease.id]
+        self._count(victim, -1)
+
+    def _count(self, victim: Victim, by: int) -> None:
+        """How many are reclaimed from siblings, and from other teams."""
+        if victim.rule == "reclaim":
+            self._reclaims[victim.lease.team == self._asker.request.team] += by
+
+    def _is_allowed(self) -> bool:
         asker, future = self._asker, self._future
         if future.class_of(asker) is None:
             return False
-        holding = asker.holding
-        less, team_less = future.released(holding), future.released(holding.team)
+        holding, team = asker.holding, asker.holding.team
+        less, team_less = future.released(holding), future.released(team)
         covered = holding.covers(asker.gpus, less, team_less)
-        team = holding.team
-        total_is_covered = team.taken + team.pending - team_less + asker.gpus <= team.quota
-        for victim in victims:
-            if victim.rule == "reclaim":
-                if victim.lease.team == asker.request.team:
-                    if covered is not Class.GUARANTEED:
-                        return False
-                elif covered > Class.SHARED or not total_is_covered:
-                    return False
-        return self._is_fair(victims)
+        if self._reclaims[True] and covered is not Class.GUARANTEED:
+            return False
+        total = team.taken + team.pending - team_less + asker.gpus
+        return not self._reclaims[False] or (covered <= Class.SHARED and total <= team.quota)
 
-    def _is_fair(self, victims: Iterable[Victim]) -> bool:
+    def _is_fair(self) -> bool:
         """Whether after the swap its account is not better served above quota than any it rebalances."""
         accounts, future = self._snapshot.accounts, self._future
-        for victim in victims:
+        for victim in self._taken.values():
             if victim.rule != "rebalance":
                 continue
             mine, theirs = self._asker.holding, accounts.holding(victim.lease, victim.lease.pool)

@@ -80,6 +80,8 @@ class Snapshot:
         self._of_accounts: dict[Holding, tuple[int, list[Lease]]] = {}
         self._to_the_end: dict[tuple[str, str, int], tuple[int, Borrowed | None]] = {}
         self._spoken_for: set[str] = set()
+        self._proposed: set[str] = set()
+        self._proposals: list[Asker] = []
         self._kept: dict[str, Kept] = {}
         self.withdrawn: list[str] = []
         self._pools: dict[tuple[str, ...], list[str]] = {}
@@ -125,6 +127,11 @@ class Snapshot:
             and lease.max_duration is not None
         )
 
+    @property
+    def changes(self) -> int:
+        """A number that changes whenever anything does in any pool."""
+        return sum(self._versions.values())
+
     def version(self, pool: str) -> int:
         """A number that changes whenever anything does in the pool."""
         return self._versions.get(pool, 0)
@@ -139,7 +146,7 @@ class Snapshot:
 
     def is_spoken_for(self, lease: Lease) -> bool:
         """Whether it starts in this pass, or is a victim that awaits approval."""
-        return lease.id in self._spoken_for
+        return lease.id in self._spoken_for or lease.id in self._proposed
 
     def borrowed(self, team: str, pool: str) -> Borrowed:
         """Which of a team's leases in a pool are borrowed."""
@@ -259,7 +266,7 @@ class Snapshot:
         room = self.room(pool)
         if any(lease.notice_for == kept.request.id for lease in self.leases_in(pool)):
             return False
-        left = room.free_but_for(kept.nodes) - self._kept_from(kept)
+        left = room.free_but_for(kept.request.id, kept.nodes) - self._kept_from(kept)
         return room.has_idle(kept.nodes) and kept.gpus <= left
 
     def _kept_from(self, kept: Kept) -> int:
@@ -312,21 +319,30 @@ class Snapshot:
             lease = victim.lease
             leaving = replace(lease, notice_until=until, notice_for=asker.request.id)
             self._put(leaving)
-            self.room(lease.pool).leave(lease)
+            self.room(lease.pool).leave(leaving)
             self._changed(lease.pool, lease.team)
         self._keep(asker.request, asker.holding, asker.gpus, nodes, until)
 
     def propose(self, asker: Asker, victims: Iterable[Victim]) -> None:
         """The victims await a person's approval, and nothing else is asked of them."""
-        self._spoken_for.update(victim.lease.id for victim in victims)
+        self._proposed.update(victim.lease.id for victim in victims)
+        self._proposals.append(asker)
         asker.holding.propose(asker.gpus)
         self._changed(asker.pool, asker.request.team)
+
+    def forget_proposals(self) -> None:
+        """Nothing awaits approval."""
+        for asker in self._proposals:
+            asker.holding.propose(-asker.gpus)
+            self._changed(asker.pool, asker.request.team)
+        self._proposals.clear()
+        self._proposed.clear()
 
     def withdraw(self, request: Request) -> None:
         """Nothing is kept for the request any more."""
         kept = self._kept.pop(request.id, None)
         if kept is not None:
-            self.room(kept.holding.pool).unpromise(kept.nodes)
+            self.room(kept.holding.pool).unpromise(request.id, kept.nodes)
             self.accounts.promise(kept.holding, -kept.gpus)
             self.ceilings.give(request, kept.holding.pool, kept.gpus)
             self._changed(kept.holding.pool, request.team)
@@ -424,7 +440,7 @@ class Snapshot:
         nodes: Mapping[str, int],
         ready: float,
     ) -> None:
-        self.room(holding.pool).promise(nodes)
+        self.room(holding.pool).promise(request.id, nodes)
         self.accounts.promise(holding, gpus)
         self.ceilings.take(request, holding.pool, gpus)
         length = request.max_duration

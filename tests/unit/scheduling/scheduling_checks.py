@@ -523,32 +523,36 @@ def _misplaced(books: Books, id: str, placed: Start | Promise) -> Iterator[str]:
 def invaded(done: Pass) -> list[str]:
     """Whoever starts leaves what others hold back.
 
-    At the end of the pass this holds for every start of it: what starts or is promised later takes as much
-    off what is held back for itself as it takes of what is free, or leaves all that is held back.
+    This holds after all starts for each of them: what starts later takes as much off what is held back for
+    itself as it takes of what is free, or leaves all that is held back. Of the preemptions, those before the
+    start count: some of them, in their order.
     """
+    starts, preemptions = len(done.plan.starts), len(done.plan.preemptions)
+    moments = [_moment(done, starts, number) for number in range(preemptions + 1)]
     # What was promised to those that started elsewhere still counted when others started.
-    moments = [done.at_its_end]
     elsewhere = [
-        request
+        replace(request, id=f"{request.id} before")
         for request in done.before.requests
         if request.id in done.plan.withdrawn and request.promised is not None
     ]
     if elsewhere:
-        kept = [replace(request, id=f"{request.id} before") for request in elsewhere]
-        state = replace(done.after, requests=[*done.after.requests, *kept])
-        moments.append(Books(done.policy, state, done.now))
+        states = [
+            replace(books.state, requests=[*books.state.requests, *elsewhere]) for books in moments
+        ]
+        moments += [Books(done.policy, state, done.now) for state in states]
     wrong = []
     for start in done.plan.starts:
-        lefts = []
-        for books in moments:
-            lane = books.in_lane(start.pool, start.request, start.gpus)
-            free = books.free(start.pool, lane=lane)
-            lefts.append(
-                free - books.held_from(books.account(start.request, start.pool), start.pool)
-            )
-        if max(lefts) < 0:
-            wrong.append(f"{start.request.id} takes {-max(lefts)} of {start.pool} held for others")
+        left = max(_left_beside_others(books, start) for books in moments)
+        if left < 0:
+            wrong.append(f"{start.request.id} takes {-left} of {start.pool} held for others")
     return wrong
+
+
+def _left_beside_others(books: Books, start: Start) -> int:
+    """What is free for one that has started, less all that others hold back."""
+    lane = books.in_lane(start.pool, start.request, start.gpus)
+    account = books.account(start.request, start.pool)
+    return books.free(start.pool, lane=lane) - books.held_from(account, start.pool)
 
 
 # 3. Victims
