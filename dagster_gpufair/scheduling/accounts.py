@@ -104,10 +104,13 @@ class Accounts:
         holding.take(gpus, source)
         self._hold_back(holding, before)
 
-    def promise(self, holding: Holding, gpus: int) -> None:
-        """Count GPUs that are kept for it; less than nothing when they are kept no more."""
+    def promise(self, holding: Holding, gpus: int, of_team: int) -> None:
+        """Count GPUs that are kept for it; less than nothing when they are kept no more.
+
+        ``of_team`` is what that adds to its team as one.
+        """
         before = holding.held_back_from_other_teams
-        holding.promise(gpus)
+        holding.promise(gpus, of_team)
         self._hold_back(holding, before)
 
     def held_back_by_others(

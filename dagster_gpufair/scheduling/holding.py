@@ -188,11 +188,11 @@ class Holding:
         if self.whole is not None:
             self.whole.use += gpus
 
-    def promise(self, gpus: int) -> None:
-        """Count GPUs that are kept for it."""
+    def promise(self, gpus: int, of_team: int) -> None:
+        """Count GPUs that are kept for it beside what its own work, and its team's, will leave for that."""
         self.promised += gpus
         if self.whole is not None:
-            self.whole.promised += gpus
+            self.whole.promised += of_team
 
     def propose(self, gpus: int) -> None:
         """Count GPUs that a person is asked for on its behalf."""

@@ -48,7 +48,6 @@ class _Pass:
         self._starts: list[Start] = []
         self._preemptions: list[Preemption] = []
         self._proposals: list[Preemption] = []
-        self._withdrawn = list(snapshot.withdrawn)
 
     def goes_round(self) -> bool:
         """Everybody has a turn, the best first; whether anything has come of it."""
@@ -79,7 +78,6 @@ class _Pass:
     def outcome(self, policy: Policy, state: State, now: float) -> Plan:
         """What has been decided, and why the rest waits."""
         snapshot = self._snapshot
-        spared = snapshot.spare_victims(self._withdrawn)
         decided = Plan(
             starts=self._starts,
             waiting=(),
@@ -88,8 +86,8 @@ class _Pass:
                 *snapshot.reservations.all(),
                 *(claim.reservation for claim in self._claims.all()),
             ],
-            withdrawn=sorted(self._withdrawn),
-            spared=spared,
+            withdrawn=sorted(snapshot.withdrawn),
+            spared=sorted(snapshot.spared),
             renewed=snapshot.preemption.renewed(),
         )
         uncordoned = None
@@ -112,8 +110,6 @@ class _Pass:
             return
         if kept is not None:
             snapshot.withdraw(request)
-            if nodes is not kept.nodes:
-                self._withdrawn.append(request.id)
         standing = snapshot.standing(request, asker.holding, asker.gpus)
         self._starts.append(
             Start(
@@ -127,7 +123,10 @@ class _Pass:
                 inside=standing.inside,
             )
         )
-        snapshot.start(asker, nodes)
+        if kept is None or nodes is kept.nodes:
+            snapshot.start(asker, nodes)
+        else:
+            snapshot.start_elsewhere(asker, nodes)
         self._queue.started(turn, nodes)
 
     def _make_room(self, turn: Turn) -> None:

@@ -33,13 +33,17 @@ _NO_ROOM = Room(Pool(gpus=0), ())
 
 
 class Kept(NamedTuple):
-    """A promise as it is kept: where, and until when at most."""
+    """A promise as it is kept: where, and until when at most.
+
+    ``adds`` is what it adds to the use of its account and of its team, beside their own work that leaves.
+    """
 
     request: Request
     holding: Holding
     gpus: int
     nodes: Mapping[str, int]
     ends: float | None
+    adds: tuple[int, int] = (0, 0)
 
 
 class Snapshot:
@@ -84,6 +88,7 @@ class Snapshot:
         self._proposals: list[Asker] = []
         self._kept: dict[str, Kept] = {}
         self.withdrawn: list[str] = []
+        self.spared: set[str] = set()
         self._pools: dict[tuple[str, ...], list[str]] = {}
         self._rights: dict[tuple[str, str, str | None], Rights | None] = {}
         self._promise_as_before(state.requests)
@@ -319,6 +324,7 @@ class Snapshot:
             lease = victim.lease
             leaving = replace(lease, notice_until=until, notice_for=asker.request.id)
             self._put(leaving)
+            self.spared.discard(lease.id)
             self.room(lease.pool).leave(leaving)
             self._changed(lease.pool, lease.team)
         self._keep(asker.request, asker.holding, asker.gpus, nodes, until)
@@ -338,12 +344,18 @@ class Snapshot:
         self._proposals.clear()
         self._proposed.clear()
 
+    def start_elsewhere(self, asker: Asker, nodes: Mapping[str, int]) -> None:
+        """It starts on other GPUs than those promised to it: its victims may stay."""
+        self.start(asker, nodes)
+        self.withdrawn.append(asker.request.id)
+        self._spare_victims(asker.request.id)
+
     def withdraw(self, request: Request) -> None:
         """Nothing is kept for the request any more."""
         kept = self._kept.pop(request.id, None)
         if kept is not None:
             self.room(kept.holding.pool).unpromise(request.id, kept.nodes)
-            self.accounts.promise(kept.holding, -kept.gpus)
+            self.accounts.promise(kept.holding, -kept.adds[0], -kept.adds[1])
             self.ceilings.give(request, kept.holding.pool, kept.gpus)
             self._changed(kept.holding.pool, request.team)
 
@@ -389,14 +401,10 @@ class Snapshot:
             inside=holding.inside,
         )
 
-    def spare_victims(self, withdrawn: Iterable[str]) -> list[str]:
-        """Let those stay that were given notice for promises that have ended, if no other needs them."""
-        ended, spared = set(withdrawn), []
+    def _spare_victims(self, of: str) -> None:
+        """Let those stay that were given notice for a promise that has ended, if no other needs them."""
         leaving = [
-            lease
-            for pool in self.rooms
-            for lease in self.leases_in(pool)
-            if lease.notice_for in ended
+            lease for pool in self.rooms for lease in self.leases_in(pool) if lease.notice_for == of
         ]
         for lease in sorted(leaving, key=lambda lease: (lease.started, lease.id)):
             room = self.room(lease.pool)
@@ -404,8 +412,7 @@ class Snapshot:
                 room.spare(lease)
                 self._put(replace(lease, notice_until=None, notice_for=None))
                 self._changed(lease.pool, lease.team)
-                spared.append(lease.id)
-        return sorted(spared)
+                self.spared.add(lease.id)
 
     def _promise_as_before(self, requests: Iterable[Request]) -> None:
         """Keep what was promised in earlier passes, if it can still come true."""
@@ -431,6 +438,8 @@ class Snapshot:
             ]
             ready = max([self.now, *leaving])
             self._keep(request, holding, sum(nodes.values()), nodes, ready)
+        for id in self.withdrawn:
+            self._spare_victims(id)
 
     def _keep(
         self,
@@ -441,12 +450,25 @@ class Snapshot:
         ready: float,
     ) -> None:
         self.room(holding.pool).promise(request.id, nodes)
-        self.accounts.promise(holding, gpus)
+        adds = self._adds(request, holding, gpus)
+        self.accounts.promise(holding, *adds)
         self.ceilings.take(request, holding.pool, gpus)
         length = request.max_duration
         ends = None if length is None else ready + length
-        self._kept[request.id] = Kept(request, holding, gpus, nodes, ends)
+        self._kept[request.id] = Kept(request, holding, gpus, nodes, ends, adds)
         self._changed(holding.pool, request.team)
+
+    def _adds(self, request: Request, holding: Holding, gpus: int) -> tuple[int, int]:
+        """What a promise adds to an account and to its team, beside what their own work leaves for it."""
+        victims = [
+            lease
+            for lease in self._of_team(request.team, holding.pool)
+            if lease.notice_for == request.id
+        ]
+        own = sum(
+            lease.gpus for lease in victims if self.accounts.holding(lease, lease.pool) is holding
+        )
+        return max(0, gpus - own), max(0, gpus - sum(lease.gpus for lease in victims))
 
     def _of_team(self, team: str, pool: str) -> Iterable[Lease]:
         return self._of_teams.get((team, pool), {}).values()

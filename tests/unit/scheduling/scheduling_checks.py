@@ -341,9 +341,9 @@ class Books:
         return max(0, unlent - self.use(account, pool))
 
     def _as_ready(self, gpus: int, pool: str) -> int:
-        """Scaled down with the pool when less than all quotas is ready."""
+        """Scaled down with the pool when less than all quotas is ready; grants and windows are on top."""
         ready = sum(self.sizes(pool)[node] for node in self.ready(pool))
-        quotas = sum(self.team_quota(team, pool) for team in self.policy.teams)
+        quotas = sum(team.quota.get(pool, 0) for team in self.policy.teams.values())
         return gpus * ready // quotas if ready < quotas else gpus
 
     # What quotas cover
