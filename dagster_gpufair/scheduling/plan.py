@@ -104,7 +104,8 @@ class _Pass:
         if (
             nodes is None
             or not snapshot.within_ceilings(asker)
-            or self._claims.bars(asker) is not None
+            # What was promised before is its own, whoever has claimed the quota since.
+            or (kept is None and self._claims.bars(asker) is not None)
         ):
             self._queue.try_next(turn)
             return

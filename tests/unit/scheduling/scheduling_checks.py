@@ -859,6 +859,8 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
     not space that is missing, but room in a limit or beside what others hold back. A start that counts on
     stopping work may be later by a notice: nobody is stopped before the request fits with that alone.
     """
+    if later.policy.preemption.mode != "off" or later.policy.borrowing.max_duration is not None:
+        return []  # Such a start may count on work that could be stopped, and is not yet.
     wrong = []
     reasons = later.plan.reasons()
     classes = {
@@ -874,8 +876,12 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
             continue
         latest = _starts_at_the_latest(later, id)
         rules = later.policy.preemption
+        if rules.mode == "auto" and not rules.min_runtime:
+            continue  # What starts may be stopped at once, and so is counted on.
         slack = rules.grace + rules.min_runtime if rules.mode == "auto" else timedelta(0)
-        if latest > kept.at + slack.total_seconds() and not _yields(earlier, later, kept):
+        # What is due already starts in the next pass, or has its victims leave then.
+        due = later.now if kept.at <= earlier.now else kept.at
+        if latest > due + slack.total_seconds() and not _yields(earlier, later, kept):
             wrong.append(
                 f"{id} had {kept.pool} reserved from {kept.at - later.now:+g}, now {latest}"
             )

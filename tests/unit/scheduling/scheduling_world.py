@@ -141,7 +141,7 @@ class World:
         if self.passes:
             for reservation in self.passes[-1].plan.reservations:
                 if reservation.at is not None:
-                    yield reservation.at
+                    yield max(reservation.at, self.passes[-1].now + 1)
         for window in upcoming(rules, self.now):
             yield window.start
         for given in [*rules.windows, *rules.grants]:

@@ -40,9 +40,11 @@ USUAL_EXAMPLES = 100
 
 
 def examples(number: int) -> settings:
-    """So many of them; more or fewer by the profile."""
+    """So many of them, the same in every run; more or fewer by the profile, and thorough ones at random."""
+    usual = settings().max_examples
     return settings(
-        max_examples=max(1, number * settings().max_examples // USUAL_EXAMPLES),
+        max_examples=max(1, number * usual // USUAL_EXAMPLES),
+        derandomize=usual <= USUAL_EXAMPLES,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )

@@ -15,6 +15,7 @@ from dagster_gpufair.scheduling.plan import plan
 
 often = settings(
     max_examples=80,
+    derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

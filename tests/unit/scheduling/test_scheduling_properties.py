@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduling_reference import Moment
 from scheduling_strategies import NOW, policies, states
 
-from dagster_gpufair.policy.models import Policy
+from dagster_gpufair.policy.models import Backfill, Policy
 from dagster_gpufair.scheduling.forecast import forecast
 from dagster_gpufair.scheduling.model import Class, State
 from dagster_gpufair.scheduling.places import places
@@ -22,6 +22,7 @@ rules_and_states = given(policies(), states())
 rules_and_named_states = given(policies(), states(named=True))
 thorough = settings(
     max_examples=100,
+    derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -30,6 +31,7 @@ thorough = settings(
 @settings(thorough, max_examples=200)
 @rules_and_states
 def test_where_nothing_is_kept_the_plan_is_that_of_the_plain_loop(policy: Policy, state: State):
+    policy = policy.model_copy(update={"backfill": Backfill(reserve_after="3650d")})
     result, expected = plan(policy, state, NOW), reference.decide(policy, state, NOW)
     assume(not result.reservations)
     assert [
