@@ -47,20 +47,20 @@ def look(
         (
             AUTO,
             "Preemption is on in the policy (auto) and not carried out in this version: it would stop "
-            "blue-333 (blue, 4 GPUs) for this run (reclaim).",
-            "Not carried out in this version: preemption (auto) would stop blue-333 (blue, 4 GPUs).",
+            "blue-3333 (blue, 4 GPUs) for this run (reclaim).",
+            "Not carried out in this version: preemption (auto) would stop blue-3333 (blue, 4 GPUs).",
         ),
         (
             APPROVAL,
             "Preemption is on in the policy (approval) and not carried out in this version: it would, "
-            "once a person had agreed, stop blue-333 (blue, 4 GPUs) for this run (reclaim).",
-            "Not carried out in this version: preemption (approval) would stop blue-333 (blue, 4 GPUs).",
+            "once a person had agreed, stop blue-3333 (blue, 4 GPUs) for this run (reclaim).",
+            "Not carried out in this version: preemption (approval) would stop blue-3333 (blue, 4 GPUs).",
         ),
         (
             TERM,
             "Borrowing for 1h at most is in the policy and not carried out in this version: it would "
-            "stop blue-333 (blue, 4 GPUs) for this run (term).",
-            "Not carried out in this version: borrowing for 1h at most would stop blue-333 (blue, 4 GPUs).",
+            "stop blue-3333 (blue, 4 GPUs) for this run (term).",
+            "Not carried out in this version: borrowing for 1h at most would stop blue-3333 (blue, 4 GPUs).",
         ),
     ],
 )
@@ -76,7 +76,7 @@ def test_several_are_named_and_the_tag_is_short() -> None:
     state = replace(RUNS, requests=[asks(gpus=8)])
 
     remark = look(Stops(), AUTO, state)["red"]
-    assert "blue-222 (blue, 4 GPUs) and blue-333 (blue, 4 GPUs)" in remark.sentence
+    assert "blue-2222 (blue, 4 GPUs) and blue-3333 (blue, 4 GPUs)" in remark.sentence
     assert remark.short.endswith(" (blue, 4 GPUs) and 1 more.")
 
 

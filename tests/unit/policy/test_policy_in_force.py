@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_gpufair.policy import Policy, parse_policy
-from dagster_gpufair.policy.in_force import Upcoming, granted, held, upcoming
+from dagster_gpufair.policy.in_force import Upcoming, changes, granted, held, upcoming
 
 # 1 June 2026 is a Monday.
 NIGHTS = "windows: [{team: nlp, pool: h100, gpus: 4, cron: 0 20 * * 1-5, duration: 10h}]"
@@ -184,3 +184,16 @@ windows: [{{team: t, pool: h, gpus: 1, cron: '{minute} {hour} * * {days}', durat
     length = minutes_long * MINUTE
     assert bool(held(policy, now)) == any(start <= now < start + length for start in starts)
     assert upcoming(policy, now)[0].start == min(start for start in starts if start > now)
+
+
+def test_the_moments_at_which_anything_changes(policy):
+    once = (
+        "{team: nlp, pool: h100, gpus: 1, from: 2026-06-01T10:00:00Z, until: 2026-06-01T12:00:00Z}"
+    )
+    extras = f"grants: [{grant('06-01T08:00:00', '06-01T11:00:00')}]\nwindows: [{once}]"
+    assert changes(policy(extras), at("06-01T09:00:00")) == [
+        at("06-01T10:00:00"),
+        at("06-01T11:00:00"),
+        at("06-01T12:00:00"),
+    ]
+    assert changes(policy(extras), at("06-01T12:00:00")) == []

@@ -79,3 +79,15 @@ def test_a_usual_end_that_is_past_says_nothing():
     queued = [ask("q", "a", "t4", 4)]
     late = forecast(RULES, state(queued, running), NOW, usual_ends={"r1": NOW - 60})
     assert late == {"q": NOW + seconds("30m")}
+
+
+def test_what_waits_for_a_window_starts_when_it_is_over():
+    window = {
+        "team": "b",
+        "pool": "t4",
+        "gpus": 4,
+        "from": "2027-01-15T07:00:00Z",
+        "until": "2027-01-15T09:00:00Z",
+    }
+    rules = policy({"t4": 4}, {"a": {"quota": {"t4": 4}}, "b": {}}, windows=[window])
+    assert minutes_until(rules, [ask("q", "a", "t4", 1)]) == {"q": 60}

@@ -46,7 +46,7 @@ def test_a_shorter_bound_is_named_where_it_would_end_before_a_reservation():
     running = [holds("r1", "vision", "h100", 4, since="10m", max_duration="90m")]
     gang, small = ask("gang", "nlp", "h100", 8, waited="1h"), ask("q", "vision", "h100", 2)
     found = changes(rules, small, [gang], running)
-    assert found["max_duration"].value == seconds("1h")
+    assert found["max_duration"].value == seconds("80m")
 
 
 def test_a_tier_that_outranks_work_of_its_own_account_is_named_with_whom_it_stops():
@@ -101,3 +101,16 @@ def changed_by(request: Request, change: str, value) -> Request:
 
 def started(result: Plan) -> list[str]:
     return [start.request.id for start in result.starts]
+
+
+def test_a_bound_that_ends_before_a_window_is_named():
+    window = {
+        "team": "vision",
+        "pool": "t4",
+        "gpus": 4,
+        "from": "2027-01-15T08:10:00Z",
+        "until": "2027-01-15T09:00:00Z",
+    }
+    rules = policy({"t4": 4}, {"nlp": {"quota": {"t4": 4}}, "vision": {}}, windows=[window])
+    found = changes(rules, ask("q", "nlp", "t4", 1, max_duration="1h"))
+    assert found["max_duration"].value == seconds("10m")
