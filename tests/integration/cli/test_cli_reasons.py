@@ -70,7 +70,7 @@ def test_it_is_kept_for_a_better_one(kept: Filling, gpufair: Gpufair) -> None:
     assert said["remedies"][1] == {
         "change": "max_duration",
         "tag": "gpufair/max_duration",
-        "value": "30m",
+        "value": minutes,
         "pool": "h100",
         "gpus": 2,
         "stops": [],
