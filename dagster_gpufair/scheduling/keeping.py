@@ -1,7 +1,7 @@
 """What is kept of a node's free GPUs for promises, while those under notice leave.
 
 A promise is fulfilled by the GPUs of its node that its own victims will leave, then by what leaves for
-nobody in particular, and only for the rest by some that are free already: those are kept.
+nobody who was promised any of that node, and only for the rest by some that are free already: those are kept.
 """
 
 from __future__ import annotations
@@ -15,21 +15,18 @@ class Keeping:
     def __init__(self) -> None:
         self._promised: dict[str, dict[str, int]] = {}
         self._leaving: dict[str, dict[str | None, int]] = {}
-        self._owners: dict[str, int] = {}
 
     def copy(self) -> Keeping:
         """The same, to try something on."""
         other = Keeping()
         other._promised = {node: dict(parts) for node, parts in self._promised.items()}
         other._leaving = {node: dict(parts) for node, parts in self._leaving.items()}
-        other._owners = dict(self._owners)
         return other
 
     def promise(self, node: str, owner: str, gpus: int) -> None:
         """So many more are promised; fewer, if less than nothing."""
         parts = self._promised.setdefault(node, {})
         parts[owner] = parts.get(owner, 0) + gpus
-        self._owners[owner] = self._owners.get(owner, 0) + gpus
 
     def leave(self, node: str, owner: str | None, gpus: int) -> None:
         """So many more will leave; fewer, if less than nothing."""
@@ -46,9 +43,7 @@ class Keeping:
             for owner, gpus in promised.items()
             if owner != but_for
         )
-        for_nobody = sum(
-            gpus for owner, gpus in leaving.items() if not self._owners.get(owner or "")
-        )
+        for_nobody = sum(gpus for owner, gpus in leaving.items() if not promised.get(owner or ""))
         return max(0, missing - for_nobody)
 
     def promised(self, node: str) -> int:
