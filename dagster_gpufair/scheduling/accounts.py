@@ -149,10 +149,6 @@ class Accounts:
         kept += [(sibling.account, sibling.held_back) for sibling in holding.siblings]
         return sorted((each for each in kept if each[1]), key=lambda each: str(each[0]))
 
-    def teams_that_keep(self, pool: str) -> list[Holding]:
-        """The teams, each as one, for which something of the pool may be held back."""
-        return self._keepers.get(pool, [])
-
     def _hold_back(self, holding: Holding, before: int) -> None:
         after = holding.held_back_from_other_teams
         if before != after:
