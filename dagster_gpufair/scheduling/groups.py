@@ -109,7 +109,7 @@ class Ask:
         """As it asks for one of its choices."""
         holding, gpus = choice
         assert self.rights is not None
-        class_ = holding.class_of(gpus, self.rights.urgent, self._own(holding))
+        class_ = holding.class_of(gpus, self.rights.urgent, *self._own(holding))
         return Asker(self.sample, holding, gpus, class_, self.rights)
 
     def in_the_end(self, choice: Choice) -> Asker:
@@ -124,12 +124,15 @@ class Ask:
     def allows(self, asker: Asker) -> bool:
         """Whether the rules let it start so, wherever the GPUs would come from."""
         holding = asker.holding
-        return holding.allows(asker.gpus, asker.class_, asker.rights, self._own(holding))
+        return holding.allows(asker.gpus, asker.class_, asker.rights, *self._own(holding))
 
-    def _own(self, holding: Holding) -> int:
-        """What is promised to itself in an account: that does not count against it."""
+    def _own(self, holding: Holding) -> tuple[int, int]:
+        """What a promise to itself adds to an account, and to its team: it does not count against it."""
         kept = self.kept
-        return kept.gpus if kept is not None and kept.holding.team is holding.team else 0
+        if kept is None or kept.holding.team is not holding.team:
+            return 0, 0
+        of_account, of_team = kept.adds
+        return (of_account if kept.holding is holding else 0), of_team
 
 
 class Group:

@@ -49,7 +49,8 @@ class Holding:
     held against anyone.
 
     ``use`` is GPUs in leases, ``promised`` what is kept for requests whose victims leave; both count.
-    ``pending`` is what it asks a person's approval for: that counts against its quota only.
+    ``pending`` is what a person is asked to approve of for it. Nothing is kept for that, but it counts in
+    what the account may have besides, as it would were it promised.
     In a team with projects, ``whole`` is the team as one, by which it stands among the other teams, and
     the weights of its accounts are parts of the team's.
     """
@@ -96,6 +97,11 @@ class Holding:
         return self.use + self.promised
 
     @property
+    def claimed(self) -> int:
+        """The same with what awaits approval."""
+        return self.taken + self.pending
+
+    @property
     def overage(self) -> int:
         """What it has beyond the quota."""
         return max(0, self.taken - self.quota)
@@ -133,19 +139,20 @@ class Holding:
         """What it has beyond its quota, and so many more GPUs, by its effective weight."""
         return (self.overage + more) / ONE_GPU / self.effective_weight
 
-    def class_of(self, gpus: int, urgent: bool, less: int = 0) -> Class:
+    def class_of(self, gpus: int, urgent: bool, less: int = 0, team_less: int = 0) -> Class:
         """Urgent by its tier, else guaranteed if its or its team's quota covers it, else borrowing.
 
-        ``less`` of what it has counts as gone: what was promised to the asker itself.
+        ``less`` of what it has, and ``team_less`` of what its team has, counts as gone: what was promised
+        to the asker itself.
         """
-        return Class.URGENT if urgent else self.covers(gpus, less, less)
+        return Class.URGENT if urgent else self.covers(gpus, less, team_less)
 
     def covers(self, gpus: int, less: int = 0, team_less: int = 0) -> Class:
         """What covers so many more: its own quota, the team's or none.
 
         ``less`` of what it has, and ``team_less`` of what its team has, counts as gone.
         """
-        if self.use + self.promised + self.pending - less + gpus <= self.quota:
+        if self.claimed - less + gpus <= self.quota:
             return Class.GUARANTEED
         if self.whole is None:
             return Class.BORROWING
@@ -167,18 +174,20 @@ class Holding:
 
     def _within(self, gpus: int, less: int) -> bool:
         limit = self.borrow_limit
-        return limit is None or self.taken - less + gpus - self.quota <= limit
+        return limit is None or self.claimed - less + gpus - self.quota <= limit
 
-    def allowed_class(self, gpus: int, rights: Rights, less: int = 0) -> Class | None:
+    def allowed_class(self, gpus: int, rights: Rights) -> Class | None:
         """The class in which the rules let it have so many more, wherever they come from; or None."""
-        class_ = self.class_of(gpus, rights.urgent, less)
-        return class_ if self.allows(gpus, class_, rights, less) else None
+        class_ = self.class_of(gpus, rights.urgent)
+        return class_ if self.allows(gpus, class_, rights) else None
 
-    def allows(self, gpus: int, class_: Class, rights: Rights, less: int = 0) -> bool:
+    def allows(
+        self, gpus: int, class_: Class, rights: Rights, less: int = 0, team_less: int = 0
+    ) -> bool:
         """Whether the rules let it have so many more in a class, wherever they come from."""
         if class_ is Class.BORROWING and rights.barred:
             return False
-        return self.within_limits(gpus, class_, less, less)
+        return self.within_limits(gpus, class_, less, team_less)
 
     def take(self, gpus: int, source: str | None) -> None:
         """Count GPUs that were granted to it."""
@@ -194,8 +203,8 @@ class Holding:
         if self.whole is not None:
             self.whole.promised += of_team
 
-    def propose(self, gpus: int) -> None:
-        """Count GPUs that a person is asked for on its behalf."""
+    def propose(self, gpus: int, of_team: int) -> None:
+        """Count GPUs that a person is asked for, beside what its own work, and its team's, would leave."""
         self.pending += gpus
         if self.whole is not None:
-            self.whole.pending += gpus
+            self.whole.pending += of_team

@@ -340,7 +340,7 @@ class _Attempt:
         covered = holding.covers(asker.gpus, less, team_less)
         if self._reclaims[True] and covered is not Class.GUARANTEED:
             return False
-        total = team.taken + team.pending - team_less + asker.gpus
+        total = team.claimed - team_less + asker.gpus
         return not self._reclaims[False] or (covered <= Class.SHARED and total <= team.quota)
 
     def _is_fair(self) -> bool:
@@ -352,10 +352,12 @@ class _Attempt:
             mine, theirs = self._asker.holding, accounts.holding(victim.lease, victim.lease.pool)
             if mine.team is not theirs.team:
                 mine, theirs = mine.team, theirs.team
-            after = (mine.taken - future.released(mine) + self._asker.gpus - mine.quota) / (
+            after = (mine.claimed - future.released(mine) + self._asker.gpus - mine.quota) / (
                 mine.effective_weight
             )
-            left = (theirs.taken - future.released(theirs) - theirs.quota) / theirs.effective_weight
+            left = (theirs.claimed - future.released(theirs) - theirs.quota) / (
+                theirs.effective_weight
+            )
             if max(0.0, after) > max(0.0, left):
                 return False
         return True

@@ -85,7 +85,7 @@ class Snapshot:
         self._to_the_end: dict[tuple[str, str, int], tuple[int, Borrowed | None]] = {}
         self._spoken_for: set[str] = set()
         self._proposed: set[str] = set()
-        self._proposals: list[Asker] = []
+        self._proposals: list[tuple[Asker, tuple[int, int]]] = []
         self._kept: dict[str, Kept] = {}
         self.withdrawn: list[str] = []
         self.spared: set[str] = set()
@@ -331,15 +331,17 @@ class Snapshot:
 
     def propose(self, asker: Asker, victims: Iterable[Victim]) -> None:
         """The victims await a person's approval, and nothing else is asked of them."""
-        self._proposed.update(victim.lease.id for victim in victims)
-        self._proposals.append(asker)
-        asker.holding.propose(asker.gpus)
+        leaving = [victim.lease for victim in victims]
+        adds = self._adds(asker.holding, asker.gpus, leaving)
+        self._proposed.update(lease.id for lease in leaving)
+        self._proposals.append((asker, adds))
+        asker.holding.propose(*adds)
         self._changed(asker.pool, asker.request.team)
 
     def forget_proposals(self) -> None:
         """Nothing awaits approval."""
-        for asker in self._proposals:
-            asker.holding.propose(-asker.gpus)
+        for asker, (of_account, of_team) in self._proposals:
+            asker.holding.propose(-of_account, -of_team)
             self._changed(asker.pool, asker.request.team)
         self._proposals.clear()
         self._proposed.clear()
@@ -450,7 +452,12 @@ class Snapshot:
         ready: float,
     ) -> None:
         self.room(holding.pool).promise(request.id, nodes)
-        adds = self._adds(request, holding, gpus)
+        leaving = [
+            lease
+            for lease in self._of_team(request.team, holding.pool)
+            if lease.notice_for == request.id
+        ]
+        adds = self._adds(holding, gpus, leaving)
         self.accounts.promise(holding, *adds)
         self.ceilings.take(request, holding.pool, gpus)
         length = request.max_duration
@@ -458,17 +465,14 @@ class Snapshot:
         self._kept[request.id] = Kept(request, holding, gpus, nodes, ends, adds)
         self._changed(holding.pool, request.team)
 
-    def _adds(self, request: Request, holding: Holding, gpus: int) -> tuple[int, int]:
-        """What a promise adds to an account and to its team, beside what their own work leaves for it."""
-        victims = [
-            lease
-            for lease in self._of_team(request.team, holding.pool)
-            if lease.notice_for == request.id
-        ]
-        own = sum(
-            lease.gpus for lease in victims if self.accounts.holding(lease, lease.pool) is holding
-        )
-        return max(0, gpus - own), max(0, gpus - sum(lease.gpus for lease in victims))
+    def _adds(self, holding: Holding, gpus: int, leaving: Iterable[Lease]) -> tuple[int, int]:
+        """What so many more add to an account and to its team, beside what their own work leaves for it."""
+        own = of_team = 0
+        for lease in leaving:
+            its = self.accounts.holding(lease, lease.pool)
+            own += lease.gpus if its is holding else 0
+            of_team += lease.gpus if its.team is holding.team else 0
+        return max(0, gpus - own), max(0, gpus - of_team)
 
     def _of_team(self, team: str, pool: str) -> Iterable[Lease]:
         return self._of_teams.get((team, pool), {}).values()

@@ -54,7 +54,7 @@ def _promised(snapshot: Snapshot, reasons: Reasons, decided: Plan) -> Iterator[t
             else reasons.preempting(request, holding, gpus)
         )
         rights = snapshot.rights(request)
-        class_ = holding.class_of(gpus, rights is not None and rights.urgent, gpus)
+        class_ = holding.class_of(gpus, rights is not None and rights.urgent, gpus, gpus)
         yield _entry(snapshot, [request], holding, class_, why)
 
 

@@ -12,7 +12,7 @@ asked of victims must hold after some number of the starts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -71,7 +71,7 @@ class Pass(NamedTuple):
 
     @property
     def at_its_end(self) -> Books:
-        return Books(self.policy, self.after, self.now)
+        return Books(self.policy, self.after, self.now, _proposed(self.plan))
 
 
 # Cards
@@ -103,12 +103,14 @@ def _packs(fractions: list[int], left: list[int]) -> bool:
 class Books:
     """All numbers of one moment, counted from its leases and promises.
 
-    A pool without nodes is counted as one big node without a name.
+    A pool without nodes is counted as one big node without a name. What is ``proposed`` takes no GPUs, but
+    counts in what its account may have.
     """
 
     policy: Policy
     state: State
     now: float
+    proposed: tuple[Preemption, ...] = ()
 
     # What if
 
@@ -119,7 +121,7 @@ class Books:
         return replace(self, state=replace(self.state, leases=leases))
 
     def unpromised(self, *ids: str) -> Books:
-        """The same if nothing were promised to these requests, and nobody left for them.
+        """The same if nothing were promised to these requests, or proposed, and nobody left for them.
 
         If none are named, to none; then whoever is under notice leaves all the same.
         """
@@ -131,7 +133,9 @@ class Books:
             replace(lease, notice_until=None, notice_for=None) if lease.notice_for in ids else lease
             for lease in self.state.leases
         ]
-        return replace(self, state=replace(self.state, requests=requests, leases=leases))
+        proposed = tuple(each for each in self.proposed if ids and each.request.id not in ids)
+        state = replace(self.state, requests=requests, leases=leases)
+        return replace(self, state=state, proposed=proposed)
 
     def keeping(self, reservations: Iterable[Reservation]) -> Books:
         """The same if what is free of the placements of these were taken."""
@@ -301,15 +305,36 @@ class Books:
         return self.team_quota(team, pool) - sum(of_projects)
 
     def use(self, account: Account, pool: str) -> int:
-        """GPUs in its leases, and what is promised to it."""
-        return sum(gpus for of, gpus in self._counted(pool) if self.account(of, pool) == account)
+        """GPUs in its leases, and what is promised to it beside its own that leave for that."""
+        return self._used(pool, lambda of: self.account(of, pool) == account)
 
     def team_use(self, team: str, pool: str) -> int:
-        return sum(gpus for of, gpus in self._counted(pool) if of.team == team)
+        return self._used(pool, lambda of: of.team == team)
 
-    def _counted(self, pool: str) -> list[tuple[Request | Lease, int]]:
-        leases = [(lease, lease.gpus) for lease in self.leases(pool)]
-        return leases + [(request, promise.gpus) for request, promise in self.promises(pool)]
+    def claimed(self, account: Account, pool: str) -> int:
+        """The same with what a person is asked for."""
+        return self._used(pool, lambda of: self.account(of, pool) == account, self.proposed)
+
+    def team_claimed(self, team: str, pool: str) -> int:
+        return self._used(pool, lambda of: of.team == team, self.proposed)
+
+    def _used(
+        self,
+        pool: str,
+        counts: Callable[[Request | Lease], bool],
+        proposed: Iterable[Preemption] = (),
+    ) -> int:
+        its = [lease for lease in self.leases(pool) if counts(lease)]
+        used = _gpus(its)
+        for request, promise in self.promises(pool):
+            if counts(request):
+                leaving = _gpus(lease for lease in its if lease.notice_for == request.id)
+                used += max(0, promise.gpus - leaving)
+        for each in proposed:
+            if each.promise.pool == pool and counts(each.request):
+                leaving = _gpus(victim.lease for victim in each.victims if counts(victim.lease))
+                used += max(0, each.promise.gpus - leaving)
+        return used
 
     # Held back
 
@@ -387,9 +412,9 @@ class Books:
     def covered_by(self, request: Request, pool: str, gpus: int) -> Class:
         """Whose quota covers so many more, whatever its tier."""
         account = self.account(request, pool)
-        if self.use(account, pool) + gpus <= self.quota(account, pool):
+        if self.claimed(account, pool) + gpus <= self.quota(account, pool):
             return Class.GUARANTEED
-        if self.team_use(account.team, pool) + gpus <= self.team_quota(account.team, pool):
+        if self.team_claimed(account.team, pool) + gpus <= self.team_quota(account.team, pool):
             return Class.SHARED
         return Class.BORROWING
 
@@ -410,14 +435,14 @@ class Books:
             rules.mode == "off"
             or (rules.tiers != "all" and request.tier not in rules.tiers)
             or (rules.kinds != "all" and request.kind not in rules.kinds)
-            or self._overage(self.team_use(account.team, pool) + gpus, account.team, pool)
+            or self._overage(self.team_claimed(account.team, pool) + gpus, account.team, pool)
             > self.policy.teams[account.team].borrow_limit.get(pool, math.inf)
         ):
             return False
         if account.project is None:
             return True
         project = self.policy.teams[account.team].projects[account.project]
-        overage = self.use(account, pool) + gpus - self.quota(account, pool)
+        overage = self.claimed(account, pool) + gpus - self.quota(account, pool)
         return overage <= project.borrow_limit.get(pool, math.inf)
 
     def _overage(self, use: int, team: str, pool: str) -> int:
@@ -455,7 +480,7 @@ class Books:
         for (account, its_pool), hours in self.state.used.items():
             if its_pool == pool:
                 used[account.team] = used.get(account.team, 0.0) + hours
-        over = max(0, self._overage(self.team_use(team, pool) + more, team, pool))
+        over = max(0, self._overage(self.team_claimed(team, pool) + more, team, pool))
         return over / GPU / self._effective_weight(team, weights, used)
 
     def account_load(self, account: Account, pool: str, more: int) -> float:
@@ -469,7 +494,7 @@ class Books:
             for (each, its_pool), hours in self.state.used.items()
             if its_pool == pool and each.team == account.team
         }
-        over = max(0, self.use(account, pool) + more - self.quota(account, pool))
+        over = max(0, self.claimed(account, pool) + more - self.quota(account, pool))
         return over / GPU / self._effective_weight(account.project, weights, used)
 
     def _effective_weight(self, of: object, weights: Mapping, used: Mapping) -> float:
@@ -614,7 +639,13 @@ def _moment(done: Pass, starts: int, preemptions: int) -> Books:
         withdrawn=done.plan.withdrawn,
     )
     grace = done.policy.preemption.grace.total_seconds()
-    return Books(done.policy, done.before.following(plan, done.now, grace), done.now)
+    after = done.before.following(plan, done.now, grace)
+    return Books(done.policy, after, done.now, _proposed(plan))
+
+
+def _proposed(plan: Plan) -> tuple[Preemption, ...]:
+    """What a person is asked for."""
+    return tuple(each for each in plan.preemptions if each.awaits_approval)
 
 
 def _unfounded(done: Pass, books: Books, preemption: Preemption) -> Iterator[str]:
@@ -679,9 +710,9 @@ def _rule_holds(
     # Its own account's victims, and its siblings', make room in the quotas too.
     own = [each.lease for each in victims if books.account(each.lease, pool) == asker]
     team = [each.lease for each in victims if each.lease.team == asker.team]
-    own_quota_left = books.quota(asker, pool) - books.use(asker, pool) + _gpus(own)
+    own_quota_left = books.quota(asker, pool) - books.claimed(asker, pool) + _gpus(own)
     team_quota_left = (
-        books.team_quota(asker.team, pool) - books.team_use(asker.team, pool) + _gpus(team)
+        books.team_quota(asker.team, pool) - books.team_claimed(asker.team, pool) + _gpus(team)
     )
     if victim.rule == "reclaim":
         covered = gpus <= (own_quota_left if same_team else team_quota_left)
@@ -758,6 +789,12 @@ def _surely_fits(done: Pass, books: Books, request: Request, pool: str, gpus: in
     if (
         (others and not done.policy.backfill.enabled)
         or any(kept.of_quota and books.account(kept.request, pool) == account for kept in others)
+        or any(
+            kept.class_ is Class.GUARANTEED
+            and books.account(kept.request, pool) == account
+            and books.use(account, pool) + gpus + kept.gpus > books.quota(account, pool)
+            for kept in others
+        )
         or any(
             window.pool == pool and window.start < ends
             for window in upcoming(done.policy, done.now)

@@ -466,7 +466,11 @@ def covered_stories(draw: st.DrawFn) -> Story:
     pick = _picker(draw)
     pools = {name: {"gpus": pick(2, 4, 6)} for name in POOLS[: pick(1, 1, 2)]}
     like = Policy.model_validate({"pools": pools, "teams": {}})
-    rules = sound_policies(like=like, plain=True, tiers={}, preemption=_automatic(pick))
+    # Borrowing time so short that it is renewed for as long as a test looks would show nothing.
+    borrowing = {"max_duration": pick(None, None, "1h")}
+    rules = sound_policies(
+        like=like, plain=True, tiers={}, borrowing=borrowing, preemption=_automatic(pick)
+    )
     policy = draw(rules)
     state = draw(sound_states(policy, plain=True, whole=True))
 
@@ -490,8 +494,14 @@ def _automatic(pick: Pick) -> dict[str, Any]:
 
 @st.composite
 def ending_stories(draw: st.DrawFn) -> Story:
-    """All work has bounds, and who waits soon ranks above what was stopped and came back."""
+    """All work has bounds, and who waits soon ranks above what was stopped and came back.
+
+    Borrowing has no end: in a world where what was stopped begins anew, those that borrow could take turns
+    for good.
+    """
     policy = draw(sound_policies(ordering={"wait_points_per_hour": 1000}))
+    borrowing = policy.borrowing.model_copy(update={"max_duration": None})
+    policy = policy.model_copy(update={"borrowing": borrowing})
     return Story(policy, draw(sound_states(policy, bounded=True)))
 
 

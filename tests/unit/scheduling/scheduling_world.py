@@ -139,9 +139,12 @@ class World:
         for request in self.state.requests:
             yield request.submitted + rules.backfill.reserve_after.total_seconds()
         if self.passes:
-            for reservation in self.passes[-1].plan.reservations:
-                if reservation.at is not None:
-                    yield max(reservation.at, self.passes[-1].now + 1)
+            last = self.passes[-1]
+            for reservation in last.plan.reservations:
+                if reservation.at is not None and not reservation.of_quota:
+                    yield max(reservation.at, last.now + 1)
+                elif reservation.at is not None:
+                    yield reservation.at
         for window in upcoming(rules, self.now):
             yield window.start
         for given in [*rules.windows, *rules.grants]:
