@@ -7,11 +7,11 @@ list of ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import leases, requests
+from dagster_gpufair.ledger import leases, requests, reservations
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.scheduling.model import Request
@@ -20,7 +20,9 @@ from dagster_gpufair.scheduling.model import Request
 class Book:
     """By run id: ``queued`` requests, ``leases``, and ``others``, unfinished runs that ask for no GPU.
 
-    ``changes`` counts what has changed of requests and leases.
+    ``changes`` counts what has changed of requests and leases. ``blocked`` and ``reserved`` are what the
+    ledger was last made to say of them: what keeps a request from starting besides the decision, with
+    reason and sentence, and what is kept for whom.
     """
 
     def __init__(self, source_starts: Mapping[tuple[str, str], float] | None = None) -> None:
@@ -28,6 +30,8 @@ class Book:
         self.queued: dict[str, RequestRecord] = {}
         self.leases: dict[str, LeaseRecord] = {}
         self.others: set[str] = set()
+        self.blocked: dict[str, tuple[str, str]] = {}
+        self.reserved: Sequence[reservations.Row] = []
         self.source_starts = dict(source_starts or {})
         self._requests: dict[str, Request] = {}
         self._in_order: list[Request] | None = None
@@ -39,6 +43,9 @@ class Book:
         book.leases = {lease.request_id: lease for lease in leases.open_leases(session)}
         for record in requests.waiting(session):
             book.enter(record)
+            if record.blocked_reason is not None:
+                book.blocked[record.id] = (record.blocked_reason, record.blocked_message or "")
+        book.reserved = reservations.current(session)
         return book
 
     def enter(self, record: RequestRecord) -> None:
@@ -89,11 +96,3 @@ class Book:
             [run_id for run_id in self.queued if run_id not in unfinished],
             [run_id for run_id in self.leases if run_id not in unfinished],
         )
-
-    def blocked(self) -> dict[str, tuple[str, str]]:
-        """What the ledger says is kept from starting by something outside the decision."""
-        return {
-            record.id: (record.blocked_reason, record.blocked_message or "")
-            for record in self.queued.values()
-            if record.blocked_reason is not None
-        }

@@ -12,6 +12,7 @@ from typing import Any
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 
 from dagster_gpufair.gate.bounds import Bounds
+from dagster_gpufair.gate.collector import collector_at_rest
 from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
 from dagster_gpufair.gate.dagster_internals import (
     UNFINISHED_RUN_STATUSES,
@@ -26,7 +27,7 @@ from dagster_gpufair.gate.dagster_internals import (
     open_tag_limits,
 )
 from dagster_gpufair.gate.environment import Environment
-from dagster_gpufair.gate.gpu_queue import GpuQueue, Overtaken
+from dagster_gpufair.gate.gpu_queue import GpuQueue
 from dagster_gpufair.gate.lanes import Lanes
 from dagster_gpufair.gate.launching import NOT_LAUNCHED, Outcome, launch_granted, settle
 from dagster_gpufair.gate.picking import NOT_IN_QUEUE, Picked, Picker
@@ -45,6 +46,7 @@ from dagster_gpufair.gate.telling import (
     say,
     stopped_word,
 )
+from dagster_gpufair.gate.turn import Overtaken
 from dagster_gpufair.ledger.connect import LedgerError, ledger_of
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.policy.problems import PolicyError
@@ -111,13 +113,13 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
         if not gate.take_turn(now):
             self._say("Another daemon dequeues the runs of this instance; this one stands by.")
             return
-        trouble = gate.queue.trouble
-        self._say(trouble if gate.queue.in_force else f"No GPU policy is in force: {trouble}")
+        trouble = gate.queue.rules.trouble
+        self._say(trouble if gate.queue.rules.in_force else f"No GPU policy is in force: {trouble}")
         gate.heed_outcomes(now)
         gate.recall(now)
         # Asked first: a run that leaves this list afterwards is among the active.
         pending = gate.pending()
-        unfinished = instance.get_run_ids(RunsFilter(statuses=UNFINISHED_RUN_STATUSES))[::-1]
+        unfinished = unfinished_ids(instance)
         active = super()._get_in_progress_run_records(instance)
         gate.follow(unfinished, active, now)
         self._in_progress = with_pending(instance, active, pending)
@@ -188,6 +190,12 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
         self._said = message
 
 
+def unfinished_ids(instance: DagsterInstance) -> Sequence[str]:
+    """The ids of all unfinished runs, oldest first."""
+    with collector_at_rest():
+        return instance.get_run_ids(RunsFilter(statuses=UNFINISHED_RUN_STATUSES))[::-1]
+
+
 def with_pending(
     instance: DagsterInstance, active: Sequence[RunRecord], pending: set[str]
 ) -> Sequence[RunRecord]:
@@ -236,7 +244,7 @@ class _Gate:
             epoch, outcome = self._outcomes[0]
             held = self.queue.book.leases.get(outcome.lease.request_id)
             # What has been in other hands since is judged from the ledger.
-            if epoch == self.queue.epoch and held is not None and held.id == outcome.lease.id:
+            if epoch == self.queue.turn.epoch and held is not None and held.id == outcome.lease.id:
                 self._heed(outcome, now)
             self._outcomes.popleft()
 
@@ -300,8 +308,8 @@ class _Gate:
             self.queue.note_blocked(picked.blocked, now)
         self.queue.note_reserved(picked.plan.reservations if picked.plan else (), now)
         begun = set()
-        if picked.starts and picked.plan is not None and self.queue.in_force is not None:
-            policy = self.queue.in_force.policy
+        if picked.starts and picked.plan is not None and self.queue.rules.in_force is not None:
+            policy = self.queue.rules.in_force.policy
             starts = {start.request.id: start for start in picked.starts}
             for lease in self.queue.grant(picked.starts, picked.plan, now):
                 word = granted_word(starts[lease.request_id], policy, now)
@@ -330,7 +338,7 @@ class _Gate:
         location: str | None,
         word: Word,
     ) -> None:
-        epoch = self.queue.epoch
+        epoch = self.queue.turn.epoch
         assert epoch is not None
 
         def work() -> None:
@@ -377,15 +385,16 @@ class _Gate:
             and now - self.queue.book.queued[run_id].submitted_at < SUBMITTED_WITHIN
         }
         remarks = self._remarks(plan, picked, now)
-        line = Line(plan, outside, self.queue.trouble, self.queue.version, quiet, remarks)
+        rules = self.queue.rules
+        line = Line(plan, outside, rules.trouble, rules.version, quiet, remarks)
         self._teller.speak(line, now)
 
     def _remarks(self, plan: Plan, picked: Picked, now: float) -> dict[str, Remark]:
         """What would be stopped for those that wait, where the policy has that."""
-        queue = self.queue
-        if queue.in_force is None or queue.in_force.policy is queue.policy:
+        queue, rules = self.queue, self.queue.rules
+        if rules.in_force is None or rules.in_force.policy is rules.policy:
             return {}
-        policy, state = queue.in_force.policy, queue.state(picked.blocked)
-        seen = (queue.version, queue.book.changes, queue.cordoned)
+        policy, state = rules.in_force.policy, queue.state(picked.blocked)
+        seen = (rules.version, queue.book.changes, queue.cordoned)
         self._stops.look(policy, state, plan, seen, now)
         return self._stops.remarks(policy, state)

@@ -61,7 +61,7 @@ class Picker:
             others: the runs without GPUs that Dagster's own rules would start.
             blocked: what is known to be broken, with reason and sentence.
         """
-        if gpu_queue.in_force is None or not gpu_queue.book.queued:
+        if gpu_queue.rules.in_force is None or not gpu_queue.book.queued:
             return Picked(None, (), {}, others, blocked)
         blocked = {
             **blocked,
