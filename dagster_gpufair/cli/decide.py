@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,24 @@ from dagster_gpufair.cli.tables import (
     under,
     warning,
 )
+from dagster_gpufair.cli.would_stop import not_in_this_version
+from dagster_gpufair.gate.as_off import not_carried_out
+from dagster_gpufair.policy.loading import read_policy
+from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import PolicyError, Problem
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.policy.yaml_text import LARGEST_TEXT
-from dagster_gpufair.scheduling.case import Case, Difference, as_data, in_line, parse_case
-from dagster_gpufair.scheduling.model import Plan
+from dagster_gpufair.scheduling.case import (
+    Case,
+    Difference,
+    PolicyReader,
+    as_data,
+    in_line,
+    parse_case,
+)
+from dagster_gpufair.scheduling.model import Plan, Request
 from dagster_gpufair.scheduling.plan import plan
+from dagster_gpufair.scheduling.refusal import why_never
 
 UNMET, UNREADABLE = 1, 2
 """Exit codes."""
@@ -74,6 +87,23 @@ _WAITS = (
     Column("points", right=True),
     Column("why", wraps=True),
 )
+_REFUSED = (
+    Column("refused"),
+    Column("team"),
+    Column("tier"),
+    Column("pool"),
+    Column("asks", right=True),
+    Column("why", wraps=True),
+)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A request that would have been refused when it was submitted, and so would never have waited."""
+
+    request: Request
+    code: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -84,6 +114,13 @@ class Decided:
     case: Case
     plan: Plan
     differences: Sequence[Difference]
+
+    @cached_property
+    def refused(self) -> Mapping[str, Refused]:
+        """Of all that waits for good, what would not have come so far; by id, in the order of the line."""
+        policy = self.case.policy
+        tried = ((request, why_never(policy, request)) for _, request, _ in in_line(self.plan))
+        return {request.id: Refused(request, *why) for request, why in tried if why is not None}
 
 
 @click.command()
@@ -100,7 +137,10 @@ def decide(paths: Sequence[Path], check: bool, as_json: bool) -> None:
     PATH is such a file, or a folder: then every *.yaml and *.yml in it is a case. A file that is no
     case is told what is wrong with it, and makes the exit code 2; the others are decided all the same.
     """
-    outcomes = [_outcome(file, check) for path in paths for file in _files(path)]
+    policies: set[Path] = set()
+    outcomes = [_outcome(file, check, policies) for path in paths for file in _files(path)]
+    # The policy that cases of a folder name may lie in it, and is no case.
+    outcomes = [each for each in outcomes if not _is_one_of(policies, each)]
     decided = [outcome for outcome in outcomes if isinstance(outcome, Decided)]
     broken = [outcome for outcome in outcomes if isinstance(outcome, PolicyError)]
     unmet = [each for each in decided if check and each.differences]
@@ -132,11 +172,16 @@ def _files(path: Path) -> Sequence[Path | PolicyError]:
     return found or [_unreadable(path, "has no case in it: no file that ends in .yaml or .yml")]
 
 
-def _outcome(file: Path | PolicyError, check: bool) -> Decided | PolicyError:
+def _is_one_of(policies: set[Path], outcome: Decided | PolicyError) -> bool:
+    return isinstance(outcome, PolicyError) and Path(outcome.source).resolve() in policies
+
+
+def _outcome(file: Path | PolicyError, check: bool, policies: set[Path]) -> Decided | PolicyError:
+    """``policies`` gains the policy file that the case names, if it names one."""
     if isinstance(file, PolicyError):
         return file
     try:
-        case = parse_case(_bytes(file), str(file))
+        case = parse_case(_bytes(file), str(file), _policies_from(file.parent, policies))
     except PolicyError as error:
         return error
     if check and not (case.expect and case.expect.model_fields_set):
@@ -144,6 +189,17 @@ def _outcome(file: Path | PolicyError, check: bool) -> Decided | PolicyError:
         return PolicyError([Problem("expect", message)], str(file))
     decision = plan(case.policy, case.state, case.now)
     return Decided(file, case, decision, case.differences(decision))
+
+
+def _policies_from(folder: Path, read_so_far: set[Path]) -> PolicyReader:
+    """Reads policy files by their paths from a folder."""
+
+    def read(name: str) -> Policy:
+        policy = read_policy(folder / name)[1]
+        read_so_far.add((folder / name).resolve())
+        return policy
+
+    return read
 
 
 def _bytes(path: Path) -> bytes:
@@ -192,12 +248,16 @@ def _parts(decided: Decided) -> Iterator[RenderableType]:
         (_STARTS, _starts(decision)),
         (_LEAVES, _leaves(decision)),
         (_RESERVED, _reserved(decision, case.now)),
-        (_WAITS, _waits(decision)),
+        (_WAITS, _waits(decided)),
+        (_REFUSED, _refused(decided)),
     )
     for columns, rows in tables:
         if rows:
             yield table(columns, rows)
     yield from _also(decision)
+    left_out = not_carried_out(case.policy)
+    if left_out:
+        yield under(f"{not_in_this_version(left_out)}: the live daemon may decide otherwise")
     if not any(rows for _, rows in tables):
         yield "Nothing waits, so nothing starts."
     yield ""
@@ -250,7 +310,7 @@ def _reserved(decision: Plan, now: float) -> Sequence[Sequence[str]]:
     ]
 
 
-def _waits(decision: Plan) -> Sequence[Sequence[str]]:
+def _waits(decided: Decided) -> Sequence[Sequence[str]]:
     return [
         (
             plain(request.id),
@@ -262,7 +322,22 @@ def _waits(decision: Plan) -> Sequence[Sequence[str]]:
             number(points.score),
             sentence(f"{group.reason}: {group.message}"),
         )
-        for group, request, points in in_line(decision)
+        for group, request, points in in_line(decided.plan)
+        if request.id not in decided.refused
+    ]
+
+
+def _refused(decided: Decided) -> Sequence[Sequence[str]]:
+    return [
+        (
+            plain(each.request.id),
+            account(each.request),
+            plain(each.request.tier),
+            plain(",".join(each.request.pools)),
+            asked(each.request),
+            sentence(f"{each.code}: {each.message}"),
+        )
+        for each in decided.refused.values()
     ]
 
 
@@ -292,6 +367,10 @@ def _outcome_json(outcome: Decided | PolicyError, check: bool) -> dict[str, Any]
         "name": outcome.case.name,
         "now": iso(outcome.case.now),
         **as_data(outcome.plan),
+        "refused": [
+            {"id": id_, "code": each.code, "message": each.message}
+            for id_, each in outcome.refused.items()
+        ],
     }
     if check:
         data["met"] = not outcome.differences

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.cli.export import gpus, iso, json_option, show_json
 from dagster_gpufair.cli.instance import instance_option, opened
 from dagster_gpufair.cli.line import account
-from dagster_gpufair.cli.moment import read_moment
+from dagster_gpufair.cli.moment import SHORT, read_moment
 from dagster_gpufair.cli.queue import warnings
 from dagster_gpufair.cli.runs import find_request, find_run
 from dagster_gpufair.cli.started import story_of_start
@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     from dagster import DagsterInstance, DagsterRun
 
 _EVENTS_SHOWN = 8
-_HAPPENED = {"requeued": "put back", "ungated": "found running", "released": "ended"}
+_HAPPENED = {
+    "requeued": "put back",
+    "ungated": "found running",
+    "released": "ended",
+    "unreserved": "reservation lost",
+}
 
 
 class Story(NamedTuple):
@@ -89,11 +94,21 @@ def _title(record: RequestRecord) -> str:
 
 def _history(happened: Sequence[Event], now: float) -> str:
     """``submitted 11:50:02 · granted 12:40:07``."""
+    # A reservation that ends as its run starts, or is gone, is not lost.
+    over = {one.at for one in happened if one.kind in ("granted", "cancelled")}
+    happened = [one for one in happened if one.kind != "unreserved" or one.at not in over]
     shown = happened[-_EVENTS_SHOWN:]
     told = [
-        f"{_HAPPENED.get(one.kind, one.kind)} {clock(one.at, now, seconds=True)}" for one in shown
+        f"{_HAPPENED.get(one.kind, one.kind)} {clock(one.at, now, seconds=True)}{_to_whom(one)}"
+        for one in shown
     ]
     return " · ".join(["…", *told] if len(shown) < len(happened) else told)
+
+
+def _to_whom(event: Event) -> str:
+    """`` to 3f2a91d0``, of a reservation that was lost and others got one at that moment."""
+    instead = event.data.get("instead") or ()
+    return f" to {', '.join(plain(id_[:SHORT]) for id_ in instead)}" if instead else ""
 
 
 def _refused(record: RequestRecord, now: float) -> tuple[list[RenderableType], dict[str, Any]]:

@@ -1,33 +1,184 @@
-"""What a person can do about a reason to wait."""
+"""What a person can do about a reason to wait: only what this run could do under this policy."""
 
 from __future__ import annotations
 
-_STEPS = {
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from dagster_gpufair.cli.tables import sentence
+from dagster_gpufair.gate.tags import CPUS, GPUS, GPUS_PER_NODE, MAX_DURATION, MEMORY_GIB, POOL
+from dagster_gpufair.policy.models import Policy
+from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
+from dagster_gpufair.scheduling.model import Request
+from dagster_gpufair.scheduling.refusal import why_never
+
+
+def next_step(policy: Policy, request: Request, pool: str, reason: str | None) -> str:
+    """A sentence for the end of what is said of a run that stands in line in ``pool``.
+
+    ``reason`` is None if it starts at once.
+    """
+    run = _Run(policy, request, pool)
+    if reason in ("insufficient_gpus", "quota_exhausted") and not run.is_in_policy:
+        return (
+            "It starts once the policy has its team, tier and pool again. Else cancel it and launch it "
+            "with others: `gpufair policy show` says which there are."
+        )
+    step = _STEPS.get(reason or "", "`gpufair queue` shows the whole line.")
+    return step if isinstance(step, str) else step(run)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run that waits, and the changes of its tags that it could be launched again with."""
+
+    policy: Policy
+    request: Request
+    pool: str
+
+    @property
+    def is_in_policy(self) -> bool:
+        """Whether the policy has its team, its tier and the pool that it waits in."""
+        policy, request = self.policy, self.request
+        named = ((request.team, policy.teams), (request.tier, policy.tiers))
+        return self.pool in policy.pools and all(name in there for name, there in named)
+
+    @property
+    def fewer(self) -> str:
+        """``gpufair/gpus: 4-8``; nothing if it takes no more than the least already."""
+        least, part = self.request.sizes[-1], self.request.gpus_per_node or ONE_GPU
+        if least <= part:
+            return ""
+        half = max(part, least // 2 // part * part)
+        return f"{GPUS}: {format_gpus(half)}-{format_gpus(self.request.gpus)}"
+
+    @property
+    def less_a_node(self) -> str:
+        """``gpufair/gpus_per_node: 4``, the largest split that is smaller; nothing if there is none."""
+        nodes = self.policy.pools[self.pool].nodes if self.pool in self.policy.pools else None
+        if not nodes:
+            return ""
+        least = self.request.sizes[-1]
+        now = self.request.gpus_per_node or min(least, max(nodes.values()))
+        for part in range((now - 1) // ONE_GPU * ONE_GPU, 0, -ONE_GPU):
+            if self.request.gpus % part == 0 and least % part == 0:
+                return f"{GPUS_PER_NODE}: {format_gpus(part)}"
+        return ""
+
+    @property
+    def one_more_pool(self) -> str:
+        """``gpufair/pool: h100,a100``, with the first further pool in which it could ever start."""
+        for pool in self.policy.pools:
+            other = replace(self.request, pools=(pool,), promised=None)
+            if pool not in self.request.pools and why_never(self.policy, other) is None:
+                return f"{POOL}: {sentence(','.join([*self.request.pools, pool]))}"
+        return ""
+
+    @property
+    def declares(self) -> list[str]:
+        """The tags by which it counts towards ceilings of its team."""
+        team = self.policy.teams.get(self.request.team)
+        if team is None:
+            return []
+        limits, request = team.ceilings, self.request
+        return [
+            tag
+            for tag, limit, declared in (
+                (CPUS, limits.cpus, request.cpus),
+                (MEMORY_GIB, limits.memory_gib, request.memory_gib),
+                (self.fewer, limits.gpu_memory_gib, 1),
+            )
+            if tag and limit is not None and declared
+        ]
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether GPUs of its pool are kept for teams at certain times."""
+        return any(window.pool == self.pool for window in self.policy.windows)
+
+    @property
+    def length_counts(self) -> bool:
+        """Whether GPUs that are kept in its pool could be had by what is over in time."""
+        in_lane = self.pool in self.policy.fast_lane
+        return self.policy.backfill.enabled or self.has_windows or in_lane
+
+
+def _borrow_limit(run: _Run) -> str:
+    return (
+        f"It starts once runs of its team end{_or('as a smaller one', run.fewer)}. More at once takes a "
+        "higher borrow_limit or a grant: `gpufair teams` shows both."
+    )
+
+
+def _ceiling(run: _Run) -> str:
+    less = _or("if it declares less", ", ".join(run.declares))
+    return f"It starts once runs of its team end{less}: `gpufair teams` shows the ceilings."
+
+
+def _lower_priority(run: _Run) -> str:
+    said = (
+        "if it is over sooner" if run.request.max_duration else "if it says that it is over in time"
+    )
+    before = f", or before it {said} ({MAX_DURATION})" if run.length_counts else ""
+    return (
+        f"It starts after what the GPUs are kept for{before}: `gpufair queue` shows what is kept for "
+        "whom."
+    )
+
+
+def _maintenance(run: _Run) -> str:
+    elsewhere = _or("in one more pool", run.one_more_pool)
+    return (
+        f"It starts once the nodes are back, or others are free{elsewhere}: `gpufair pools` shows who took "
+        "which out, and why."
+    )
+
+
+def _insufficient_gpus(run: _Run) -> str:
+    ways = (("names one more pool", run.one_more_pool), ("takes fewer GPUs", run.fewer))
+    return f"{_sooner(ways, 'as many are free')}: `gpufair pools` shows what is free."
+
+
+def _fragmented(run: _Run) -> str:
+    ways = (
+        ("takes fewer GPUs on each node", run.less_a_node),
+        ("takes fewer GPUs", run.fewer),
+        ("names one more pool", run.one_more_pool),
+    )
+    return f"{_sooner(ways, 'as many are free on its nodes')}: `gpufair pools` shows the nodes."
+
+
+def _reserve_held(run: _Run) -> str:
+    ways = _or("with fewer GPUs", run.fewer) + _or("in one more pool", run.one_more_pool)
+    until = ", and until when a window lasts" if run.has_windows else ""
+    return f"It starts once runs end{ways}: `gpufair pools` shows what is held back{until}."
+
+
+def _or(what: str, tag: str) -> str:
+    """``, or as a smaller one (gpufair/gpus: 4-8)``; nothing where there is no such tag."""
+    return f", or {what} ({tag})" if tag else ""
+
+
+def _sooner(ways: Iterable[tuple[str, str]], else_once: str) -> str:
+    can = [f"{what} ({tag})" for what, tag in ways if tag]
+    if not can:
+        return f"It starts once {else_once}"
+    return f"A run that {' or '.join(can)} may start sooner"
+
+
+_STEPS: dict[str, str | Callable[[_Run], str]] = {
     "quota_exhausted": "It starts once runs of its team end. More at once takes a larger quota, a grant "
     "for a time, or leave to borrow: `gpufair teams` shows what there is.",
-    "borrow_limit": "It starts once runs of its team end, or as a smaller one (gpufair/gpus: 4-8). More "
-    "at once takes a higher borrow_limit or a grant: `gpufair teams` shows both.",
-    "ceiling": "It starts once runs of its team end, or if it declares less (gpufair/cpus, "
-    "gpufair/memory_gib): `gpufair teams` shows the ceilings.",
-    "lower_priority": "It starts after what the GPUs are kept for, or before it if it says that it is "
-    "over in time (gpufair/max_duration): `gpufair queue` shows what is kept for whom.",
-    "maintenance": "It starts once the nodes are back, or others are free: `gpufair pools` shows who "
-    "took which out, and why.",
-    "insufficient_gpus": "A run that names several pools (gpufair/pool: h100,a100) or takes fewer GPUs "
-    "(gpufair/gpus: 4-8) starts sooner: `gpufair pools` shows what is free.",
-    "fragmented": "A run that takes fewer GPUs on each node (gpufair/gpus_per_node, or gpufair/gpus: "
-    "4-8) starts sooner: `gpufair pools` shows the nodes.",
-    "reserve_held": "It starts once runs end, or in a pool that others do not keep: `gpufair pools` "
-    "shows what is held back, and until when a window lasts.",
+    "borrow_limit": _borrow_limit,
+    "ceiling": _ceiling,
+    "lower_priority": _lower_priority,
+    "maintenance": _maintenance,
+    "insufficient_gpus": _insufficient_gpus,
+    "fragmented": _fragmented,
+    "reserve_held": _reserve_held,
     "preempting": "Nothing is left to do: it starts once those that were given notice have gone.",
     "paused": "It starts once the queue goes on.",
     "approval": "A person has to approve that others are stopped for it.",
     "run_limit": "It starts once fewer runs run, or with a higher limit in dagster.yaml.",
     "environment": "It starts once its code location answers: Dagster's UI shows it under Deployment.",
 }
-_ELSE = "`gpufair queue` shows the whole line."
-
-
-def next_step(reason: str | None) -> str:
-    """A sentence for the end of what is said of a run; ``reason`` is None if it starts at once."""
-    return _STEPS.get(reason or "", _ELSE)

@@ -20,7 +20,7 @@ from dagster_gpufair.cli.tables import Column, clock, percent, plain, show, tabl
 from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.policy.in_force import held
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.policy.quantities import format_duration, format_gpus
+from dagster_gpufair.policy.quantities import ONE_GPU, format_duration, format_gpus
 from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.model import Account
 
@@ -54,8 +54,9 @@ class TeamUse:
     """One team in one pool. GPU amounts in thousandths; ``quota`` is with grants and windows in force.
 
     ``borrowed`` is what it uses above its quota, ``may_borrow`` how much that may be in all, None for
-    any. ``borrowed_share`` is its part of all that was borrowed in the pool of late, ``weight_share``
-    its weight's part.
+    any. ``lends`` is what of its idle quota others use, ``may_lend`` how much of its quota they may use
+    while it is idle. ``borrowed_share`` is its part of all that was borrowed in the pool of late,
+    ``weight_share`` its weight's part.
     """
 
     team: str
@@ -65,6 +66,7 @@ class TeamUse:
     borrowed: int
     may_borrow: int | None
     lends: int
+    may_lend: int
     borrowed_share: float
     weight_share: float
     waiting: int
@@ -86,6 +88,7 @@ class TeamUse:
             "borrowed": gpus(self.borrowed),
             "may_borrow": gpus(self.may_borrow),
             "lends": gpus(self.lends),
+            "may_lend": gpus(self.may_lend),
             "borrowed_share": round(self.borrowed_share, 4),
             "weight_share": round(self.weight_share, 4),
             "waiting": self.waiting,
@@ -101,6 +104,7 @@ def team_uses(moment: Moment) -> Sequence[TeamUse]:
     )
     running = Counter((lease.team, lease.pool) for lease in moment.state.leases)
     known_ones = [(team, pool) for team in moment.policy.teams for pool in moment.policy.pools]
+    lent = {pool: _lent(moment, pool) for pool in moment.policy.pools}
     uses = []
     for team, pool in dict.fromkeys([*known_ones, *sorted({*waiting, *running})]):
         holding = moment.snapshot.accounts.account(Account(team), pool).team
@@ -113,7 +117,8 @@ def team_uses(moment: Moment) -> Sequence[TeamUse]:
                 in_use=holding.use,
                 borrowed=holding.overage,
                 may_borrow=_may_borrow(moment.policy, holding),
-                lends=_lends(moment, holding),
+                lends=lent.get(pool, {}).get(team, 0),
+                may_lend=_may_lend(moment, holding),
                 borrowed_share=holding.had if known else 0.0,
                 weight_share=holding.due if known else 0.0,
                 waiting=waiting[team, pool],
@@ -147,8 +152,8 @@ def teams(home: Path | None, as_json: bool) -> None:
         *(
             Column(title, right=True)
             for title in (
-                "quota", "uses", "borrowed", "may borrow", "lends", "had of late", "its part",
-                "waiting", "running",
+                "quota", "uses", "borrowed", "may borrow", "lends", "may lend", "had of late",
+                "its part", "waiting", "running",
             )
         ),
     ]  # fmt: skip
@@ -160,7 +165,7 @@ def teams(home: Path | None, as_json: bool) -> None:
         *_ceilings(ceilings),
         "",
         "quota: with grants and windows in force. borrowed: what is used above it; of a project, above "
-        "its own.",
+        "its own. lends: what is idle of it and others use, shared out among all teams with idle quota.",
         "had of late: its part of all GPU-hours that ran beyond quotas in the pool, which are half "
         f"forgotten after {half_life}; its part: by its weight.",
         "`gpufair policy show` says the rules in sentences.",
@@ -176,6 +181,7 @@ def _rows(use: TeamUse) -> Iterator[Sequence[str]]:
         format_gpus(use.borrowed),
         _any(use.may_borrow),
         format_gpus(use.lends),
+        format_gpus(use.may_lend),
         percent(use.borrowed_share),
         percent(use.weight_share),
         str(use.waiting),
@@ -189,7 +195,7 @@ def _rows(use: TeamUse) -> Iterator[Sequence[str]]:
             format_gpus(one.in_use),
             format_gpus(one.borrowed),
             _any(one.may_borrow),
-            *("",) * 5,
+            *("",) * 6,
         )
 
 
@@ -201,7 +207,7 @@ def _without_any(uses: Sequence[TeamUse]) -> list[Sequence[str]]:
     """A row for each team of which there would be none."""
     there = {use.team for use in uses if use.matters}
     missing = dict.fromkeys(use.team for use in uses if use.team not in there)
-    return [(plain(team), "-", "0", "0", "0", "", "", "", "", "0", "0") for team in missing]
+    return [(plain(team), "-", "0", "0", "0", *("",) * 5, "0", "0") for team in missing]
 
 
 def _ceilings(uses: Sequence[CeilingUse]) -> Iterator[RenderableType]:
@@ -229,7 +235,31 @@ def _may_borrow(policy: Policy, holding: Holding) -> int | None:
     return holding.borrow_limit if known and policy.borrowing.mode != "off" else 0
 
 
-def _lends(moment: Moment, holding: Holding) -> int:
+def _lent(moment: Moment, pool: str) -> dict[str, int]:
+    """What of each team's idle quota others use now: all that is borrowed beyond what is in no quota.
+
+    Nobody can say whose idle GPU a borrower has, so each lends its part of them, in whole GPUs where
+    all amounts are.
+    """
+    accounts = moment.snapshot.accounts
+    teams_ = [accounts.account(Account(team), pool).team for team in moment.policy.teams]
+    in_no_quota = moment.policy.pools[pool].capacity - sum(team.quota for team in teams_)
+    idle = [max(0, team.quota - team.use - team.held_back_from_other_teams) for team in teams_]
+    all_idle = sum(idle)
+    lent = min(all_idle, max(0, moment.borrowed_in(pool) - max(0, in_no_quota)))
+    unit = 1 if any(amount % ONE_GPU for amount in (lent, *idle)) else ONE_GPU
+    parts, so_far = {}, 0
+    for team, amount in zip(teams_, idle, strict=True):
+        # Differences of rounded sums, so that the parts add up to what is lent.
+        before, after = (
+            lent // unit * sum_ // (all_idle or 1) * unit for sum_ in (so_far, so_far + amount)
+        )
+        parts[team.account.team] = after - before
+        so_far += amount
+    return parts
+
+
+def _may_lend(moment: Moment, holding: Holding) -> int:
     """What of its quota others may use: what neither it nor its projects keep, windows apart."""
     policy, team, pool = moment.policy, holding.account.team, holding.pool
     if team not in policy.teams or policy.borrowing.mode == "off":

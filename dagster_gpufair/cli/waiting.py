@@ -74,7 +74,7 @@ class _Story:
                 yield from _after_a_gap(would_start_with(waiter.request, self._remedies))
             yield from _after_a_gap(self._preemption())
         yield ""
-        yield next_step(waiter.reason)
+        yield next_step(moment.policy, waiter.request, waiter.pool, waiter.reason)
 
     def data(self, record: RequestRecord) -> dict[str, Any]:
         """All of it, for programs."""

@@ -56,7 +56,8 @@ class Told:
 class Word:
     """One thing to say on a run's page; without a sentence only the tags change.
 
-    ``why`` is for a tag too: while a run is queued, Dagster's page of it hides the event log.
+    ``why`` is for a tag too: while a run is queued, Dagster's page of it hides the event log. Of a run
+    that waits it begins with the time: it may speak of what is to come, and stays until something changes.
     """
 
     run_id: str
@@ -85,7 +86,12 @@ def clock(at: float) -> str:
     """A time of day in the server's zone, with the day where it is not today."""
     when = time.localtime(at)
     today = time.localtime()[:3] == when[:3]
-    return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", when)
+    return time.strftime("%H:%M", when) if today else _day_and_clock(at)
+
+
+def _day_and_clock(at: float) -> str:
+    """The same always with the day: for what may be read on another one."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 class Line:
@@ -136,19 +142,19 @@ class Line:
     def _places(self) -> Mapping[str, tuple[str, int]]:
         return places(self._plan)
 
-    def word(self, run_id: str, reason: str, why: str) -> Word:
-        """What the page of a waiting run should say."""
+    def word(self, run_id: str, reason: str, why: str, now: float) -> Word:
+        """What the page of a waiting run should say, as of ``now``."""
         if run_id in self._outside:
             line = self._outside[run_id][0]
         else:
             pool, place = self._places[run_id]
             line = f"{ordinal(place)} in {pool}"
         tag = f"{reason.rstrip(_TROUBLE + _REMARK)} · {line}"
-        said, remark = why, ""
+        said, remark, why = why, "", f"{_day_and_clock(now)}: {why}"
         if reason.endswith(_REMARK):
             found = self._remarks[run_id]
             remark = shortened(found.short, LONGEST_REMARK)
-            said = f"{why} {found.sentence}"
+            said = f"{said} {found.sentence}"
             why = f"{shortened(why, LONGEST_WHY - len(remark) - 1)} {remark}"
         sentence = f"Waiting, {line}: {said} `gpufair explain {short(run_id)}` says more."
         if self._trouble is not None:
@@ -303,12 +309,12 @@ class Teller:
             before = self._told.get(run_id)
             by_another = before is not None and before.policy not in (None, line.policy)
             if before is None or before.reason != reason or (by_another and place < IN_FRONT):
-                yield line.word(run_id, reason, why)
+                yield line.word(run_id, reason, why, now)
         if now - self._places_at < PLACES_AGAIN_AFTER:
             return
         self._places_at = now
         for run_id, reason, why in islice(line.reasons(), IN_FRONT):
             before = self._told.get(run_id)
-            word = line.word(run_id, reason, why)
+            word = line.word(run_id, reason, why, now)
             if before is not None and (before.tag, before.remark) != (word.tag, word.remark):
                 yield replace(word, sentence=None)

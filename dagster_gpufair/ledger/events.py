@@ -1,8 +1,8 @@
 """What happened, in the order it was committed: added to, never changed.
 
-The ledger writes ``policy``, ``submitted``, ``refused``, ``reserved``, ``granted``, ``ungated``,
-``requeued``, ``released``, ``cancelled``, ``cordoned`` and ``uncordoned`` itself, each in the
-transaction of what it tells of.
+The ledger writes ``policy``, ``submitted``, ``refused``, ``reserved``, ``unreserved``, ``granted``,
+``ungated``, ``requeued``, ``released``, ``cancelled``, ``cordoned`` and ``uncordoned`` itself, each in
+the transaction of what it tells of.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ def compared(
     before: Sequence[Row], decided: Sequence[Reservation], now: float
 ) -> tuple[Sequence[Row], Sequence[Row]]:
     """(all that hold now, those of them that are new or other than before)."""
-    known = {(row["request"], row["pool"], row["of_quota"]): row for row in before}
+    known = {_key(row): row for row in before}
     rows, new = [], []
     for reservation in decided:
         row = _row(reservation)
-        old = known.get((row["request"], row["pool"], row["of_quota"]))
+        old = known.get(_key(row))
         if old is not None and _alike(old, row, now):
             rows.append(old)
         else:
@@ -42,20 +42,42 @@ def compared(
 
 
 def record(session: Session, rows: Sequence[Row], new: Sequence[Row], at: float) -> None:
-    """Note what holds from now on, with an event for each of ``new``."""
-    known = requests.by_ids(session, [row["request"] for row in new])
-    for row in new:
+    """Note what holds from now on, with an event for each of ``new`` and for each that holds no more.
+
+    So each has an end, also where the request starts or is gone; one that only changes goes on.
+    """
+    holding = {_key(row) for row in rows}
+    lost = [row for row in current(session) if _key(row) not in holding]
+    known = requests.by_ids(session, [row["request"] for row in (*new, *lost)])
+
+    def append(kind: str, row: Row, data: Row) -> None:
         request = known.get(row["request"])
+        run_id = request.run_id if request else None
         events.append(
-            session,
-            "reserved",
-            at,
-            run_id=request.run_id if request else None,
-            team=row["team"],
-            pool=row["pool"],
-            data={key: value for key, value in row.items() if key not in ("team", "pool")},
+            session, kind, at, run_id=run_id, team=row["team"], pool=row["pool"], data=data
         )
+
+    for row in lost:
+        append("unreserved", row, _end(row, new))
+    for row in new:
+        append("reserved", row, {key: row[key] for key in row if key not in ("team", "pool")})
     status.put(session, STATUS, list(rows), at)
+
+
+def _end(lost: Row, new: Sequence[Row]) -> Row:
+    """Of one that holds no more: what it was, and for whom its pool keeps GPUs instead since then."""
+    instead = [
+        row["request"]
+        for row in new
+        if row["pool"] == lost["pool"]
+        and row["of_quota"] == lost["of_quota"]
+        and row["request"] != lost["request"]
+    ]
+    return {"request": lost["request"], "of_quota": lost["of_quota"], "instead": instead}
+
+
+def _key(row: Row) -> tuple[str, str, bool]:
+    return row["request"], row["pool"], row["of_quota"]
 
 
 def _row(reservation: Reservation) -> Row:

@@ -82,7 +82,8 @@ def _teams(policy: Policy) -> Iterator[Problem]:
 def _known_pools(
     policy: Policy, path: tuple[str, ...], account: Team | Project
 ) -> Iterator[Problem]:
-    for key in ("quota", "borrow_limit", "lend_limit"):
+    # That there are no pools at all is an error of its own.
+    for key in ("quota", "borrow_limit", "lend_limit") if policy.pools else ():
         for pool in getattr(account, key):
             if pool not in policy.pools:
                 yield Problem(dotted(*path, key, pool), unknown("pool", pool, policy.pools))
@@ -182,7 +183,7 @@ def _fast_lane(policy: Policy) -> Iterator[Problem]:
         path = dotted("fast_lane", pool)
         if pool not in policy.pools:
             yield Problem(path, unknown("pool", pool, policy.pools))
-        elif lane.gpus > policy.pools[pool].capacity:
+        elif lane.gpus > policy.pools[pool].capacity > 0:
             has = format_gpus(policy.pools[pool].capacity)
             yield Problem(f"{path}.gpus", f"{format_gpus(lane.gpus)}, the pool has {has}")
         if lane.max_gpus > lane.gpus:
@@ -221,7 +222,7 @@ def _extra(policy: Policy, path: str, extra: Grant | Window) -> Iterator[Problem
         yield Problem(f"{path}.team", unknown("team", extra.team, policy.teams))
     if extra.pool not in policy.pools:
         yield Problem(f"{path}.pool", unknown("pool", extra.pool, policy.pools))
-    elif extra.gpus > policy.pools[extra.pool].capacity:
+    elif extra.gpus > policy.pools[extra.pool].capacity > 0:
         has = format_gpus(policy.pools[extra.pool].capacity)
         yield Problem(f"{path}.gpus", f"{format_gpus(extra.gpus)}, the pool has {has}")
     if extra.gpus == 0:

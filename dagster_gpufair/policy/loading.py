@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from dagster_gpufair.policy.checks import problems_of
-from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.policy.problems import PolicyError, Problem, shown
+from dagster_gpufair.policy.models import Policy, Pool
+from dagster_gpufair.policy.problems import PolicyError, Problem, dotted, shown
 from dagster_gpufair.policy.wording import worded
 from dagster_gpufair.policy.yaml_text import LARGEST_TEXT, decode, read_yaml
 
@@ -20,6 +20,8 @@ from dagster_gpufair.policy.yaml_text import LARGEST_TEXT, decode, read_yaml
 _MANY = 200
 # Taking a wrong value out may leave its entry without a key that it needs.
 _TRIES = 3
+_NAMED = ("pools", "teams", "tiers", "projects")
+"""Groups of entries whose names stand elsewhere too."""
 
 
 def read_policy(path: str | Path) -> tuple[str, Policy]:
@@ -79,9 +81,10 @@ def _policy(data: Any, written: Sequence[Problem], source: str) -> Policy:
         paths = {problem.path for problem in found}
         found += [problem for problem in worded(error) if problem.path not in paths]
         policy = _sound_part(data, error)
-    if policy is not None and not any(_may_lose_names(problem.path) for problem in found):
+    if policy is not None and not _may_lose_names(data, found):
         paths = {problem.path for problem in found}
-        found += [problem for problem in problems_of(policy) if not _rests_on(problem.path, paths)]
+        rest = _of_known_size(policy, paths)
+        found += [problem for problem in problems_of(rest) if not _rests_on(problem.path, paths)]
     if found or policy is None:
         raise PolicyError(found, source)
     return policy
@@ -108,24 +111,52 @@ def _sound_part(data: dict[str, Any], error: ValidationError) -> Policy | None:
     return None
 
 
-def _without(data: Any, paths: Sequence[Sequence[str | int]]) -> Any:
+def _without(data: Any, paths: Sequence[Sequence[str | int]], of: str = "") -> Any:
+    """The data without what is at these paths; of an entry that others name, the name stays.
+
+    ``of`` is the key that the data stands at.
+    """
     if not isinstance(data, dict):
         return data
     dropped = {path[0] for path in paths if len(path) == 1}
     return {
-        key: _without(value, [path[1:] for path in paths if path[0] == key and len(path) > 1])
+        key: {}
+        if key in dropped
+        else _without(value, [path[1:] for path in paths if path[0] == key], str(key))
         for key, value in data.items()
-        if key not in dropped
+        if key not in dropped or of in _NAMED
     }
+
+
+def _of_known_size(policy: Policy, unsound: Set[str]) -> Policy:
+    """The policy, but without GPUs in pools whose number of GPUs an error may have changed.
+
+    What is compared with the size of a pool is compared with none of these.
+    """
+    pools = {
+        name: Pool() if _size_rests_on(dotted("pools", name), unsound) else pool
+        for name, pool in policy.pools.items()
+    }
+    return policy.model_copy(update={"pools": pools})
+
+
+def _size_rests_on(pool: str, unsound: Set[str]) -> bool:
+    sizes = (f"{pool}.nodes", f"{pool}.gpus")
+    return pool in unsound or any(_is_in(path, size) for path in unsound for size in sizes)
 
 
 def _rests_on(path: str, unsound: Set[str]) -> bool:
     """Whether a finding may come from what is wrong already: it is there, or sums up the entry."""
-    if path in unsound:
+    if any(_is_in(other, path) for other in unsound):
         return True
     owner = _owner(path)
     whole = path == owner or ": " in path
     return whole and any(_owner(other) == owner for other in unsound)
+
+
+def _is_in(path: str, group: str) -> bool:
+    """Whether a path is another, or is somewhere inside it."""
+    return path == group or path.startswith((f"{group}.", f"{group}["))
 
 
 def _owner(path: str) -> str:
@@ -133,10 +164,12 @@ def _owner(path: str) -> str:
     return ".".join(path.split(".")[:2])
 
 
-def _may_lose_names(path: str) -> bool:
-    """Whether an error there may hide a pool, a team or a tier that other keys rightly name."""
-    first, *rest = path.split(".")
-    return first == "pools" or (first in ("teams", "tiers") and len(rest) <= 1)
+def _may_lose_names(data: dict[str, Any], found: Sequence[Problem]) -> bool:
+    """Whether an error may hide a pool, a team, a tier or a project that other keys rightly name."""
+    groups = {problem.path.rpartition(".")[2] for problem in found}
+    if not groups.isdisjoint((*_NAMED, "<<")):
+        return True
+    return "tiers" not in data and any("'tiers'" in problem.message for problem in found)
 
 
 def _under(prefix: str, path: str) -> str:

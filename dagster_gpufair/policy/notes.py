@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 
 from dagster_gpufair.policy.access import Access
 from dagster_gpufair.policy.models import Policy, Project, Reclaim, Team
-from dagster_gpufair.policy.overlaps import overlaps
+from dagster_gpufair.policy.overlaps import first_overlap, overlaps
 from dagster_gpufair.policy.problems import Problem, dotted, listed
 from dagster_gpufair.policy.quantities import format_gpus, format_moment
 
@@ -26,9 +26,11 @@ def notes_of(policy: Policy, now: float | None = None) -> list[Problem]:
         for places, message in _NOT_YET
         for path in places(policy)
     ]
-    for rule in (_limits, _access, _lanes):
+    for rule in (_limits, _access):
         notes += rule(policy)
-    notes += _overlaps(policy, time.time() if now is None else now)
+    now = time.time() if now is None else now
+    notes += _lanes(policy, now)
+    notes += _overlaps(policy, now)
     return [Problem(path, message, "note") for path, message in notes]
 
 
@@ -112,18 +114,28 @@ def _why_nothing(policy: Policy, access: Access, team: str) -> str:
     return "it has no quota, and its borrow_limit is 0 in every pool; give it one of the two"
 
 
-def _lanes(policy: Policy) -> _Notes:
-    """Fast lanes in GPUs that quotas have promised for any work."""
+def _lanes(policy: Policy, now: float) -> _Notes:
+    """Fast lanes in GPUs that quotas, grants and windows have promised for any work."""
     for pool, lane in policy.fast_lane.items():
+        capacity = policy.pools[pool].capacity
         quotas = sum(team.quota.get(pool, 0) for team in policy.teams.values())
-        excess = lane.gpus + quotas - policy.pools[pool].capacity
-        if excess > 0:
-            message = (
-                f"{format_gpus(lane.gpus)} beside quotas of {format_gpus(quotas)}, the pool has "
-                f"{format_gpus(policy.pools[pool].capacity)}: {format_gpus(excess)} of the quotas "
-                "can be had for small, short requests only"
+        promised, what = quotas, "the quotas"
+        beside = f"quotas of {format_gpus(quotas)}"
+        if lane.gpus + quotas <= capacity:
+            overlap = first_overlap(policy, pool, now, lane.gpus)
+            if overlap is None or overlap.gpus > capacity:
+                continue  # Nothing is promised twice, or it is even without the lane.
+            promised, what = overlap.gpus, "these"
+            beside = (
+                f"quotas, grants and windows of {format_gpus(promised)} at "
+                f"{format_moment(overlap.moment)} ({overlap.path})"
             )
-            yield dotted("fast_lane", pool, "gpus"), message
+        excess = format_gpus(lane.gpus + promised - capacity)
+        message = (
+            f"{format_gpus(lane.gpus)} beside {beside}, the pool has {format_gpus(capacity)}: "
+            f"{excess} of {what} can be had for small, short requests only"
+        )
+        yield dotted("fast_lane", pool, "gpus"), message
 
 
 def _overlaps(policy: Policy, now: float) -> _Notes:

@@ -44,12 +44,14 @@ def overlaps(policy: Policy, now: float) -> Iterator[Overlap]:
     Projects need no look of their own: a project's grant is added to its team's quota too.
     """
     for pool in policy.pools:
-        overlap = _first(policy, pool, now)
+        overlap = first_overlap(policy, pool, now)
         if overlap:
             yield overlap
 
 
-def _first(policy: Policy, pool: str, now: float) -> Overlap | None:
+def first_overlap(policy: Policy, pool: str, now: float, besides: int = 0) -> Overlap | None:
+    """The overlap of one pool, if it has one; with ``besides``, where so many of its GPUs are taken."""
+    capacity = policy.pools[pool].capacity - besides
     quotas = sum(team.quota.get(pool, 0) for team in policy.teams.values())
     extras = list(_extras(policy, pool))
     once = [extra for extra in extras if extra.given.start is not None]
@@ -58,13 +60,13 @@ def _first(policy: Policy, pool: str, now: float) -> Overlap | None:
     for begin, end in zip(begins, [*begins[1:], NEVER], strict=True):
         # Up to `end` nothing else that is once begins.
         candidates = [*(extra for extra in once if extra.is_in_force(begin)), *repeated]
-        if quotas + _gpus(candidates) <= policy.pools[pool].capacity:
+        if quotas + _gpus(candidates) <= capacity:
             continue
         moments = _moments(repeated, begin, min(end, begin + _LONG_ENOUGH))
         for moment in islice(moments, _MOST_STARTS):
             in_force = [extra for extra in candidates if extra.is_in_force(moment)]
             together = quotas + _gpus(in_force)
-            if together > policy.pools[pool].capacity:
+            if together > capacity:
                 newest = max(in_force, key=lambda extra: starts(extra.given, moment)[0])
                 return Overlap(newest.path, pool, together, moment)
     return None

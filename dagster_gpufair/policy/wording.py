@@ -11,6 +11,7 @@ from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import Problem, did_you_mean, dotted, shown
 
 _PER_POOL = ("quota", "borrow_limit", "lend_limit")
+_LANE = "fast_lane: {h100: {gpus: 2, max_gpus: 1, max_duration: 30m}}"
 _KEYS = ("dict_type", "model_type", "model_attributes_type")
 
 
@@ -35,6 +36,10 @@ def _message(detail: Mapping[str, Any]) -> str:
         return _not_a_choice(context["expected"], value)
     if kind in _KEYS and where and where[-1] in _PER_POOL:
         return f"must say how many GPUs of which pool, such as {{h100: 8}}, not {shown(value)}"
+    if kind in _KEYS and where and where[-1] == "nodes":
+        return f"must say how many GPUs each node has, such as {{h1: 8, h2: 8}}, not {shown(value)}"
+    if kind in _KEYS and where and where[0] == "fast_lane":
+        return f"must say of which pool, such as {_LANE}, not {shown(value)}"
     if kind in _KEYS and "mode" in _keys_at(where):
         mode = "off" if value is False else "auto"
         return f"must be a group of keys: {where[-1]}: {{mode: {mode}}}"
@@ -67,8 +72,11 @@ def _not_a_choice(expected: str, value: Any) -> str:
     """``expected`` is pydantic's listing: ``'off', 'approval' or 'auto'``."""
     choices = expected.replace("'", "")
     hint = ""
-    if isinstance(value, str):
-        hint = did_you_mean(value, choices.replace(" or ", ", ").split(", "))
+    known = choices.replace(" or ", ", ").split(", ")
+    if value in known:
+        hint = "write it without quotes"
+    elif isinstance(value, str):
+        hint = did_you_mean(value, known)
     return f"must be {choices}, not {shown(value)}{'; ' + hint if hint else ''}"
 
 

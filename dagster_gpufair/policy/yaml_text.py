@@ -192,9 +192,9 @@ class _Reading:
                 continue
             line = key_node.start_mark.line + 1
             if key in lines:
-                self._problem(
-                    (*path, key), f"is there twice, lines {lines[key]} and {line}; keep one"
-                )
+                first = lines[key]
+                where = f"in line {line}" if first == line else f"lines {first} and {line}"
+                self._problem((*path, key), f"is there twice, {where}; keep one")
             lines.setdefault(key, line)
             values[key] = self.value(value_node, (*path, key))
         return {**merged, **values}

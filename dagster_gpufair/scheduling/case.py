@@ -7,7 +7,7 @@ policy's grants and windows too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
@@ -44,6 +44,9 @@ _ANY_TIME = datetime(2026, 6, 1, 12, tzinfo=timezone.utc).timestamp()
 """What ``now`` is where a case does not say."""
 _DECIMALS = 3
 """Of points."""
+
+PolicyReader = Callable[[str], Policy]
+"""Reads the policy file that a case names, as the case writes it."""
 
 
 class Difference(NamedTuple):
@@ -106,8 +109,8 @@ class Case:
         return use
 
 
-def parse_case(text: str | bytes, source: str) -> Case:
-    """The case that a text says.
+def parse_case(text: str | bytes, source: str, policy_file: PolicyReader | None = None) -> Case:
+    """The case that a text says. Without ``policy_file``, its policy must stand in it.
 
     Raises:
         PolicyError: with every problem found, each at its key.
@@ -117,10 +120,15 @@ def parse_case(text: str | bytes, source: str) -> Case:
         raise PolicyError(
             [Problem("", "is empty; a case has a policy, running and queued")], source
         )
-    return case_from(data, source, problems)
+    return case_from(data, source, problems, policy_file)
 
 
-def case_from(data: Any, source: str, written: Sequence[Problem] = ()) -> Case:
+def case_from(
+    data: Any,
+    source: str,
+    written: Sequence[Problem] = (),
+    policy_file: PolicyReader | None = None,
+) -> Case:
     """The case in values that were read already. ``written`` are problems with how they are written.
 
     Raises:
@@ -140,11 +148,10 @@ def case_from(data: Any, source: str, written: Sequence[Problem] = ()) -> Case:
         file = CaseFile.model_validate(data, context={"now": now})
     except ValidationError as error:
         found += worded(error)
-    if data.get("policy") is not None:
-        try:
-            policy = policy_from(_with_moments(data["policy"], now), source, under="policy")
-        except PolicyError as error:
-            found += error.problems
+    try:
+        policy = _policy(data.get("policy"), now, policy_file)
+    except PolicyError as error:
+        found += error.problems
     found += _misnamed(data)
     # A value that is written wrongly is no more than that.
     unread = {problem.path for problem in written}
@@ -234,6 +241,24 @@ def in_line(plan: Plan) -> list[tuple[Waiting, Request, Points]]:
         for request in group.requests
     )
     return sorted(everyone, key=key)
+
+
+def _policy(written: Any, now: float, policy_file: PolicyReader | None) -> Policy | None:
+    """The policy of a case, or of the file that it names; None if it says neither.
+
+    Raises:
+        PolicyError: with every problem found, at the case's key.
+    """
+    if written is None:
+        return None
+    if not isinstance(written, str) or policy_file is None:
+        return policy_from(_with_moments(written, now), under="policy")
+    try:
+        return policy_file(written)
+    except PolicyError as error:
+        raise PolicyError(
+            [Problem("policy", f"{written}: {problem}") for problem in error.problems]
+        ) from None
 
 
 def _state(file: CaseFile) -> State:

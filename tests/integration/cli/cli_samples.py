@@ -11,7 +11,7 @@ from typing import Any
 from dagster_gpufair.cli.tables import clock
 from dagster_gpufair.gate.as_off import as_off
 from dagster_gpufair.gate.gpu_queue import DAEMON_STATUS, judged
-from dagster_gpufair.ledger import leases, nodes, policies, requests, status
+from dagster_gpufair.ledger import leases, nodes, policies, requests, reservations, status
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.ledger.state import state_of
@@ -121,6 +121,16 @@ class Filling:
                     data=judged(start, decided),
                 )
         return [start.request.id for start in decided.starts]
+
+    def reserve(self, ago: float = 0.0) -> None:
+        """What a pass of the daemon so many minutes ago kept for whom."""
+        at = minutes(ago)
+        policy = as_off(parse_policy(self.text))
+        with self.ledger.writing() as session:
+            decided = plan(policy, state_of(session, policy, at), at).reservations
+            reservations.record(
+                session, *reservations.compared(reservations.current(session), decided, at), at
+            )
 
     def passed(self, ago: float = 0.0) -> None:
         """The daemon was there so many minutes ago."""

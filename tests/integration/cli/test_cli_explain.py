@@ -331,3 +331,21 @@ def test_a_run_that_is_not_there(queue: Filling, gpufair: Gpufair, words: tuple[
 
 def test_no_id_at_all(queue: Filling, gpufair: Gpufair) -> None:
     assert "RUN_ID" in gpufair("explain", " ", code=2).stderr
+
+
+def test_a_reservation_that_went_to_another_run(queue: Filling, gpufair: Gpufair) -> None:
+    queue.run(asked(1, 8, ago=90, team="vision"), asked(2, 8, ago=90, team="speech"), ago=90)
+    queue.submit(asked(3, 8, ago=41))
+    queue.reserve(ago=40)
+    queue.submit(asked(4, 8, ago=30, tier="milestone"))
+    queue.reserve(ago=29)
+    history = gpufair("explain", "00000003").stdout.splitlines()[1]
+    assert f" · reserved {time_of_day(40)}:" in history
+    assert f" · reservation lost {time_of_day(29)}:" in history
+    assert history.endswith(" to 00000004")
+    queue.end(1, ago=20)
+    queue.reserve(ago=20)
+    assert queue.decide(ago=20) == [run_id(4)]
+    history = gpufair("explain", "00000004").stdout.splitlines()[1]
+    assert "reserved" in history and "granted" in history
+    assert "lost" not in history, "it started"

@@ -72,7 +72,7 @@ def test_a_pool_that_shrank_or_went_away(queue: Filling, gpufair: Gpufair) -> No
     result = gpufair("pools")
     assert line(result, "h100")[1:6] == ["4", "16", "12", "0", "0"]
     assert " ".join(line(result, "t4")) == "t4 0 3 3 0 0 0 not in the policy"
-    assert " ".join(line(gpufair("teams"), "vision", "t4")) == "vision t4 0 3 3 0 0 0 % 0 % 0 1"
+    assert " ".join(line(gpufair("teams"), "vision", "t4")) == "vision t4 0 3 3 0 0 0 0 % 0 % 0 1"
 
 
 def test_teams(queue: Filling, gpufair: Gpufair) -> None:
@@ -82,9 +82,9 @@ def test_teams(queue: Filling, gpufair: Gpufair) -> None:
         usage.accrue(session, {(Account("vision"), "h100"): 4000}, 0.0, time.time(), 3600.0)
         usage.accrue(session, {(Account("nlp"), "h100"): 1000}, 0.0, time.time(), 3600.0)
     result = gpufair("teams")
-    assert " ".join(line(result, "nlp", "h100")) == "nlp h100 8 3.5 0 4 8 20 % 33 % 2 1"
-    assert " ".join(line(result, "vision", "h100")) == "vision h100 4 8 4 any 4 80 % 33 % 0 1"
-    assert " ".join(line(result, "speech", "t4")) == "speech t4 2 0 0 any 1 0 % 33 % 0 0"
+    assert " ".join(line(result, "nlp", "h100")) == "nlp h100 8 3.5 0 4 0 8 20 % 33 % 2 1"
+    assert " ".join(line(result, "vision", "h100")) == "vision h100 4 8 4 any 0 4 80 % 33 % 0 1"
+    assert " ".join(line(result, "speech", "t4")) == "speech t4 2 0 0 any 0 1 0 % 33 % 0 0"
     assert "had of late: its part of all GPU-hours that ran beyond quotas" in result.stdout
     assert "half forgotten after 7d" in result.stdout
     teams = json.loads(gpufair("teams", "--json").stdout)["teams"]
@@ -96,7 +96,8 @@ def test_teams(queue: Filling, gpufair: Gpufair) -> None:
         "in_use": 8,
         "borrowed": 4,
         "may_borrow": None,
-        "lends": 4,
+        "lends": 0,
+        "may_lend": 4,
         "borrowed_share": 0.8,
         "weight_share": 0.3333,
         "waiting": 0,
@@ -114,7 +115,7 @@ def test_nobody_borrows_where_borrowing_is_off(queue: Filling, gpufair: Gpufair)
     queue.adopt(
         "pools: {h100: {gpus: 8}}\nteams: {nlp: {quota: {h100: 8}}}\nborrowing: {mode: off}"
     )
-    assert " ".join(line(gpufair("teams"), "nlp")) == "nlp h100 8 0 0 0 0 0 % 100 % 0 0"
+    assert " ".join(line(gpufair("teams"), "nlp")) == "nlp h100 8 0 0 0 0 0 0 % 100 % 0 0"
 
 
 def test_what_is_kept_and_for_whom(queue: Filling, gpufair: Gpufair) -> None:
@@ -160,7 +161,8 @@ def test_grants_and_windows_now_and_next(queue: Filling, gpufair: Gpufair) -> No
     ]
     teams = gpufair("teams")
     assert line(teams, "vision", "h100")[2] == "6", "the quota is with the grant"
-    assert " ".join(line(teams, "speech", "t4")[2:7]) == "3 0 0 any 1", "a window is not lent"
+    assert " ".join(line(teams, "speech", "t4")[2:7]) == "3 0 0 any 0", "a window is not lent"
+    assert line(teams, "speech", "t4")[7] == "1"
 
 
 def test_projects_under_their_team(queue: Filling, gpufair: Gpufair) -> None:
@@ -168,7 +170,7 @@ def test_projects_under_their_team(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 5, ago=9, project="pretrain"), asked(2, 1, ago=9, project="other"), ago=9)
     result = gpufair("teams")
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    at = lines.index("nlp h100 8 6 0 4 8 0 % 33 % 0 2")
+    at = lines.index("nlp h100 8 6 0 4 0 8 0 % 33 % 0 2")
     assert lines[at + 1 : at + 3] == ["nlp/pretrain h100 4 5 1 any", "nlp/(rest) h100 4 1 0 any"]
     assert "of a project, above its own." in result.stdout
     team = json.loads(gpufair("teams", "--json").stdout)["teams"][0]
@@ -180,7 +182,19 @@ def test_projects_under_their_team(queue: Filling, gpufair: Gpufair) -> None:
 
 def test_what_projects_keep_is_not_lent(queue: Filling, gpufair: Gpufair) -> None:
     queue.adopt(WITH_A_PROJECT.replace("{h100: 4}}}", "{h100: 4}, lend_limit: {h100: 1}}}"))
-    assert line(gpufair("teams"), "nlp", "h100")[6] == "5"
+    assert line(gpufair("teams"), "nlp", "h100")[7] == "5"
+
+
+def test_what_is_lent_now(queue: Filling, gpufair: Gpufair) -> None:
+    """Of the 16, 4 are in no quota: whoever borrows has those first."""
+    queue.run(asked(1, 4, ago=9, team="speech"), ago=9)
+    assert [line(gpufair("teams"), team, "h100")[6] for team in ("nlp", "vision")] == ["0", "0"]
+    queue.run(asked(2, 6, ago=8, team="speech"), ago=8)
+    assert [line(gpufair("teams"), team, "h100")[6] for team in ("nlp", "vision")] == ["4", "2"]
+    queue.run(asked(3, 4, ago=7, team="vision"), asked(4, 2, ago=7, team="vision"), ago=7)
+    teams = json.loads(gpufair("teams", "--json").stdout)["teams"]
+    lends = {each["team"]: each["lends"] for each in teams if each["pool"] == "h100"}
+    assert lends == {"nlp": 8, "vision": 0, "speech": 0}, "who borrows has nothing to lend"
 
 
 def test_ceilings(queue: Filling, gpufair: Gpufair) -> None:

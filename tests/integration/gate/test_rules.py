@@ -243,7 +243,7 @@ def test_nothing_is_stopped_and_who_would_be_is_said(
     assert stage.launcher.terminated == []
     tags = stage.tags(waits)
     assert stage.reason(waits) == "insufficient_gpus"
-    assert tags["why"].startswith("needs 4 × a100 on one node; a100 has 0 of 8 free")
+    assert ": needs 4 × a100 on one node; a100 has 0 of 8 free" in tags["why"]
     assert f"would stop {lent[:8]} (blue, 8 GPUs)." in tags["why"]
     assert len(tags["why"]) <= 200
     said = f"{what} and not carried out in this version: it would stop {lent[:8]} (blue, 8 GPUs)"

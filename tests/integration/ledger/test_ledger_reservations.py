@@ -80,3 +80,25 @@ def test_a_start_that_is_overdue_is_now_at_every_pass(ledger: Ledger) -> None:
     assert passes(ledger, KEPT) == 1
     for late in (2000.0, 3000.0, 4000.0):
         assert passes(ledger, replace(KEPT, at=late), now=late) == 0
+
+
+def test_one_that_is_lost_says_to_whom(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        requests.add(session, asked("run-1"))
+    other = replace(KEPT, request=asked("run-2").to_request())
+    passes(ledger, KEPT)
+    passes(ledger, replace(KEPT, nodes={"h2": 8000}), now=NOW + 1)
+    passes(ledger, other, now=NOW + 2)
+    passes(ledger, now=NOW + 3)
+    with ledger.reading() as session:
+        happened = events.of_kinds(session, ("reserved", "unreserved"))
+    assert [(event.kind, event.at, event.data["request"]) for event in happened] == [
+        ("reserved", NOW, "run-1"),
+        ("reserved", NOW + 1, "run-1"),
+        ("unreserved", NOW + 2, "run-1"),
+        ("reserved", NOW + 2, "run-2"),
+        ("unreserved", NOW + 3, "run-2"),
+    ]
+    ends = [event for event in happened if event.kind == "unreserved"]
+    assert [event.data["instead"] for event in ends] == [["run-2"], []]
+    assert (ends[0].run_id, ends[0].team, ends[0].pool) == ("run-1", "nlp", "h100")

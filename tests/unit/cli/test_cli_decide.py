@@ -106,6 +106,65 @@ def test_a_case_as_data(here: Path, gpufair: Decide) -> None:
     assert "met" not in data
 
 
+PREEMPTS = CASE.replace("teams:", "preemption: {mode: auto}\n  teams:")
+TOO_LARGE = CASE.replace("gpus: 4, submitted: -5m", "gpus: 8, submitted: -5m")
+
+
+def test_what_the_daemon_does_not_carry_out_is_told(here: Path, gpufair: Decide) -> None:
+    (here / "stops.yaml").write_text(PREEMPTS)
+    told = (
+        "  preemption.mode: auto is not carried out in this version, which stops no running work: the "
+        "live daemon may decide otherwise"
+    )
+    assert told in gpufair("stops.yaml").stdout.splitlines()
+    for words in (["stops.yaml", "--json"], ["stops.yaml", "--check"], ["cases/b.yaml"]):
+        assert "not carried out" not in gpufair(*words).stdout
+
+
+def test_a_request_that_would_have_been_refused(here: Path, gpufair: Decide) -> None:
+    """It is said so; what is decided, and compared, stays the same: a policy change leaves such ones."""
+    (here / "large.yaml").write_text(TOO_LARGE)
+    lines = gpufair("large.yaml").stdout.splitlines()
+    assert lines[2].split()[0] == "q2", "it starts as if the other were not there"
+    assert lines[3].split() == ["refused", "team", "tier", "pool", "asks", "why"]
+    assert lines[4].split()[:5] == ["q1", "blue", "standard", "t4", "8"]
+    assert "exceeds_pool: it asks for 8 × t4, and t4 has 4 in all. Ask for fewer GPUs" in lines[4]
+    assert not any(line.startswith("waits") for line in lines)
+    data = json.loads(gpufair("large.yaml", "--json").stdout)
+    (refused,) = data["refused"]
+    assert (refused["id"], refused["code"]) == ("q1", "exceeds_pool")
+    assert refused["message"].startswith("it asks for 8 × t4")
+    assert [(each["id"], each["reason"]) for each in data["wait"]] == [("q1", "insufficient_gpus")]
+    gpufair("large.yaml", "--check")
+
+
+def test_a_policy_in_a_file_of_its_own(here: Path, gpufair: Decide) -> None:
+    """Its path is looked up from the folder of the case."""
+    begin, end = CASE.index("policy:"), CASE.index("now:")
+    (here / "cases" / "b.yaml").write_text(f"{CASE[:begin]}policy: ../gpufair.yaml\n{CASE[end:]}")
+    (here / "gpufair.yaml").write_text(
+        "pools: {t4: {gpus: 4}}\nteams: {red: {quota: {t4: 4}}, blue: {}}\n"
+    )
+    assert gpufair("cases", "--check").stdout.splitlines()[-1] == "2 cases: 2 met"
+    (here / "gpufair.yaml").write_text("pools: {t4: {gpus: 4}}\nteams: {red: {qouta: {t4: 4}}}\n")
+    assert gpufair("cases/b.yaml", code=2).stderr.splitlines() == [
+        "cases/b.yaml: 1 error",
+        "  policy  ../gpufair.yaml: teams.red.qouta: unknown key; did you mean 'quota'?",
+    ]
+    (here / "cases" / "b.yaml").write_text(f"{CASE[:begin]}policy: rules.yaml\n{CASE[end:]}")
+    rules = "pools: {t4: {gpus: 4}}\nteams: {red: {quota: {t4: 4}}, blue: {}}\n"
+    (here / "cases" / "rules.yaml").write_text(rules)
+    said = gpufair("cases", "--check").stdout.splitlines()[-1]
+    assert said == "2 cases: 2 met", "it is no case, though it lies among them"
+    assert "is missing" in gpufair("cases/rules.yaml", code=2).stderr
+
+
+def test_a_policy_file_that_is_not_there(here: Path, gpufair: Decide) -> None:
+    begin, end = CASE.index("policy:"), CASE.index("now:")
+    (here / "cases" / "b.yaml").write_text(f"{CASE[:begin]}policy: ../gpufair.yaml\n{CASE[end:]}")
+    assert "policy  ../gpufair.yaml: no such file" in gpufair("cases/b.yaml", code=2).stderr
+
+
 def test_a_case_that_is_met(here: Path, gpufair: Decide) -> None:
     assert gpufair("cases/b.yaml", "--check").stdout.splitlines() == [
         "met      cases/b.yaml  two wait for four GPUs",

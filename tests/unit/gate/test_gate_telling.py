@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime, timezone
+
 import pytest
 
 from dagster_gpufair.gate.stops import Remark
@@ -26,11 +29,11 @@ def asks(id_: str = "run-1", team: str = "red", gpus: int = 4, **more: str) -> R
     return Request(id_, team, pools=("a100",), gpus=gpus * 1000, submitted=NOW - 60, **values)
 
 
-def words(remarks: dict[str, Remark], trouble: str | None = None) -> list[Word]:
+def words(remarks: dict[str, Remark], trouble: str | None = None, now: float = NOW) -> list[Word]:
     """All that there is to say of two runs that wait."""
     requests = [asks("run-1", gpus=2), asks("run-2", gpus=4)]
     line = Line(plan(POLICY, State(requests, [HELD]), NOW), {}, trouble, 1, remarks=remarks)
-    return [line.word(*said) for said in line.reasons()]
+    return [line.word(*said, now) for said in line.reasons()]
 
 
 def test_a_remark_is_said_of_its_run_only() -> None:
@@ -51,13 +54,26 @@ def test_a_new_remark_is_news_and_so_is_a_broken_file() -> None:
     assert words(remark, "broken")[0].tag == "insufficient_gpus · 1st in a100 · policy file broken"
 
 
+def test_the_tag_says_as_of_when_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays when what it says is to come within minutes has long been."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    noon = datetime(2026, 6, 1, 12, 7, tzinfo=timezone.utc).timestamp()
+    first, _ = words({}, now=noon)
+    monkeypatch.undo()
+    time.tzset()
+    assert first.why.startswith("2026-06-01 12:07: needs 2 × a100 on one node; ")
+    assert first.sentence is not None
+    assert "12:07" not in first.sentence, "an event has a time of its own"
+
+
 @pytest.mark.parametrize("length", [10, 140, 1000])
 def test_the_tag_has_room_for_a_remark(length: int) -> None:
     remark = Remark("It would stop held.", "x" * length)
 
     first, _ = words({"run-1": remark})
     assert len(first.why) <= LONGEST_WHY
-    assert first.why.startswith("needs 2 × a100")
+    assert ": needs 2 × a100" in first.why
     assert "x" * min(length, 139) in first.why
 
 

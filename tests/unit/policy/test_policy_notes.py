@@ -177,6 +177,19 @@ def test_a_fast_lane_in_what_quotas_have_promised(with_pools):
     )
 
 
+def test_a_fast_lane_in_what_a_window_has_promised(with_pools):
+    """Its team could not use the window for a larger run, though the quotas leave enough."""
+    window = "windows: [{team: nlp, pool: h100, gpus: 7, cron: 0 20 * * *, duration: 8h}]\n"
+    lane = "fast_lane: {h100: {gpus: %s, max_gpus: 1, max_duration: 30m}}"
+    [note] = notes_of(parse_policy(with_pools(window + lane % 4)), IN_MAY)
+    assert note.path == "fast_lane.h100.gpus"
+    assert note.message == (
+        "4 beside quotas, grants and windows of 15 at 2026-05-10 00:00 UTC (windows[0]), the pool has "
+        "16: 3 of these can be had for small, short requests only"
+    )
+    assert notes_of(parse_policy(with_pools(window + lane % 1)), IN_MAY) == []
+
+
 def grant(start: str, until: str, gpus: int, project: str = "") -> str:
     inside = f", project: {project}" if project else ""
     return (

@@ -63,7 +63,10 @@ WRONG = [
     ("tiers: {gold: {preemptible: no}}", "tiers.gold.preemptible", "never, borrowed or always"),
     ("borrowing: {kinds: training}", "borrowing.kinds", "must be all, or a list of names"),
     ("borrowing: {kinds: [training, 5]}", "borrowing.kinds", "must be all, or a list of names"),
+    ("version: '1'", "version", "must be 1, not '1'; write it without quotes"),
     # shapes
+    ("pools: {a: {nodes: [n1, n2]}}", "pools.a.nodes", "such as {h1: 8, h2: 8}, not a list"),
+    ("fast_lane: {gpus: 2}", "fast_lane.gpus", "must say of which pool, such as fast_lane: {h100:"),
     ("teams: {nlp: 8}", "teams.nlp", "must be a group of keys (key: value), not 8"),
     ("teams: [nlp]", "teams", "must be a group of keys (key: value), not a list"),
     ("teams: {nlp: {code_locations: nlp}}", "teams.nlp.code_locations", "a list, such as [a, b]"),
@@ -119,6 +122,26 @@ borrowing: {kinds: [trainng]}
     ]
 
 
+TOO_MUCH = "teams: {nlp: {quota: {h100: 8}}, vision: {quota: {h100: 9, t4: 2}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("pools: {h100: {nodes: {h1: 8, h2: 8}, prize: 4}, t4: {gpus: 16}}", "pools.h100.prize"),
+        ("pools: {h100: {gpus: 16}, t4: 16}", "pools.t4"),
+        ("pools: {h100: {gpus: 16}, t4: {gpus: x}}", "pools.t4.gpus"),
+        ("tiers: {gold: 5}", "tiers.gold"),
+        ("tems: {}", "tems"),
+        ("borrowing: off", "borrowing"),
+        ("fast_lane: {t4: {gpus: 2, max_gpus: 1, max_duration: x}}", "fast_lane.t4.max_duration"),
+    ],
+)
+def test_quotas_above_a_pool_are_told_beside_errors_elsewhere(text, path, errors_in, with_pools):
+    found = errors_in(f"{TOO_MUCH}{text}" if "pools:" in text else with_pools(f"{TOO_MUCH}{text}"))
+    assert [where for where, _ in found] == [path, "teams: quota of h100"]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -129,10 +152,25 @@ borrowing: {kinds: [trainng]}
         "windows: [{team: vision, pool: h100, gpus: 1, cron: 0 1 * * *, duration: 1h}]",
         "tiers: {gold: 5}\nteams: {nlp: {tiers: [gold]}}",
         "borrowing: {mode: off}\nteams: {nlp: {quota: {h100: x}}}",
+        # How many GPUs the pool has is not known.
+        f"pools: {{h100: {{nodes: {{h1: 8, h2: eight}}}}, t4: {{gpus: 16}}}}\n{TOO_MUCH}",
+        f"pools: {{h100: {{nodse: {{h1: 8}}}}, t4: {{gpus: 16}}}}\n{TOO_MUCH}",
+        f"pools: {{h100: {{nodes: {{h1: 8, h1: 8}}}}, t4: {{gpus: 16}}}}\n{TOO_MUCH}",
+        "pools: {h100: 16}\nteams: {nlp: {quota: {h100: 9}}}\n"
+        "fast_lane: {h100: {gpus: 2, max_gpus: 1, max_duration: 1h}}\n"
+        "windows: [{team: nlp, pool: h100, gpus: 1, cron: 0 1 * * *, duration: 1h}]",
+        f"pools: {{}}\n{TOO_MUCH}",
+        # The names are there, though not where they should be.
+        "tier: {gold: {points: 5}}\nteams: {nlp: {tiers: [gold]}}",
+        "teams: {nlp: {projects: {a: 5}}}\n"
+        "grants: [{team: nlp, project: a, pool: h100, gpus: 1, from: 2026-06-01T00:00:00Z, "
+        "until: 2026-06-15T00:00:00Z, approved_by: ana, reason: demo}]",
+        # A default that nobody chose.
+        "tiers: {exploratory: }\nteams: {nlp: {tiers: [1]}}",
     ],
 )
 def test_what_only_follows_from_an_error_is_not_reported(text, errors_in, with_pools):
-    assert len(errors_in(with_pools(text))) == 1
+    assert len(errors_in(text if "pools:" in text else with_pools(text))) == 1
 
 
 def test_a_key_with_nothing_behind_it_means_its_default(with_pools):
