@@ -29,6 +29,7 @@ class Ahead:
             if window.team in policy.teams:
                 self._windows.setdefault(window.pool, []).append(window)
         self._left: dict[Upcoming, tuple[int, int]] = {}
+        self._lasting: dict[Upcoming, frozenset[str]] = {}
 
     def windows(self, pool: str) -> Sequence[Upcoming]:
         """The next occurrences in a pool, earliest first."""
@@ -45,9 +46,9 @@ class Ahead:
             if not reaches_in or asker.request.team == window.team:
                 continue
             if not self._could_be_stopped(asker, begins, window):
-                left = self._left_beside(window) + sum(
-                    lease.gpus for lease in freed if self._lasts(lease, window)
-                )
+                left = self._left_beside(window)
+                lasting = self._lasting[window]
+                left += sum(lease.gpus for lease in freed if lease.id in lasting)
                 most = min(most, left + asker.holding.held_back)
         return most
 
@@ -62,6 +63,7 @@ class Ahead:
             return left
         team = snapshot.accounts.account(Account(window.team), window.pool).team
         lasting = [lease for lease in snapshot.leases_in(window.pool) if self._lasts(lease, window)]
+        self._lasting[window] = frozenset(lease.id for lease in lasting)
         of_team = sum(lease.gpus for lease in lasting if lease.team == window.team)
         promised = sum(kept.gpus for kept in snapshot.promises_in(window.pool))
         in_force = held(snapshot.policy, snapshot.now).get((window.team, window.pool), 0)
@@ -90,6 +92,6 @@ class Ahead:
             lease.team == window.team
             or not preemption.by_itself
             or (tier is not None and tier.preemptible == "never")
-            or lease.id not in snapshot.borrowed_to_the_end(lease).from_others
+            or not snapshot.lent_to_the_end(lease).from_others
             or lease.started + preemption.min_runtime + preemption.grace > window.start
         )

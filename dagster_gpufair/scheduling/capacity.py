@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from copy import copy
@@ -9,6 +10,7 @@ from copy import copy
 from dagster_gpufair.policy.models import FastLane, Pool
 from dagster_gpufair.policy.quantities import ONE_GPU
 from dagster_gpufair.scheduling.keeping import Keeping
+from dagster_gpufair.scheduling.lane import Lane
 from dagster_gpufair.scheduling.model import Lease, Promise
 from dagster_gpufair.scheduling.shape import Limits, Nodes
 
@@ -21,7 +23,7 @@ class Room:
 
     ``idle`` is what no lease uses, ``free`` what nothing is promised of besides. Cordoned nodes take
     nothing new and count for nothing here. Use above what a pool has (it shrank) leaves less than
-    nothing free.
+    nothing free. What is under notice, or ends by ``soon``, is leaving: promises count on it.
     """
 
     def __init__(
@@ -30,14 +32,15 @@ class Room:
         leases: Iterable[Lease],
         cordoned: frozenset[str] = frozenset(),
         lane: FastLane | None = None,
+        soon: float = -math.inf,
     ) -> None:
         self.named = pool.nodes is not None
         sizes = pool.nodes if pool.nodes is not None else {UNNAMED: pool.capacity}
         ready = {node: size for node, size in sizes.items() if node not in cordoned}
         self.nodes = Nodes(sizes, ready)
-        self.lane = lane
+        self._lane = Lane(lane)
+        self._soon = soon
         self.ready = self.idle = self.free = sum(ready.values())
-        self._lane_use = 0
         self._keeping = Keeping()
         self._where: dict[str, Mapping[str, int]] = {}
         self._without_promises: Nodes | None = None
@@ -55,6 +58,7 @@ class Room:
         other = copy(self)
         other.nodes = self.nodes.copy()
         other._keeping = self._keeping.copy()
+        other._lane = self._lane.copy()
         other._where = dict(self._where)
         other._without_promises = None
         return other
@@ -84,48 +88,52 @@ class Room:
         gpus = sum(here.values())
         self.idle -= gpus
         self.free -= gpus
-        if self.in_lane(lease.gpus, lease.max_duration):
-            self._lane_use += lease.gpus
-        if lease.notice_until is not None:
-            self.leave(lease)
+        self._lane.hold(lease)
+        if self.is_leaving(lease):
+            self._leave(lease, 1)
 
     def end(self, lease: Lease) -> None:
         """The lease ends, and frees what it used."""
         self._without_promises = None
+        if self.is_leaving(lease):
+            self._leave(lease, -1)
         here = self._where.pop(lease.id, {})
-        if lease.notice_until is not None:
-            self._leave(here, lease.notice_for, -1)
         self.nodes.give(here)
         gpus = sum(here.values())
         self.idle += gpus
         self.free += gpus
-        if self.in_lane(lease.gpus, lease.max_duration):
-            self._lane_use -= lease.gpus
+        self._lane.end(lease)
 
-    def could_spare(self, lease: Lease) -> bool:
+    def is_leaving(self, lease: Lease) -> bool:
+        """Whether promises count on its end."""
+        ends = lease.ends
+        return lease.notice_until is not None or (ends is not None and ends <= self._soon)
+
+    def could_spare(self, lease: Lease, staying: Lease) -> bool:
         """Whether all that is promised could still be kept if the lease stayed after all."""
         keeping = self._keeping
-        return all(
+        return self.is_leaving(staying) or all(
             keeping.promised(node) <= self._idle_on(node) + keeping.leaving(node) - part
             for node, part in self.where(lease).items()
         )
 
-    def spare(self, lease: Lease) -> None:
-        """It stays after all."""
-        self._leave(self.where(lease), lease.notice_for, -1)
+    def notify(self, before: Lease, after: Lease) -> None:
+        """The lease was given notice, or is under notice no more."""
+        if self.is_leaving(before):
+            self._leave(before, -1)
+        if self.is_leaving(after):
+            self._leave(after, 1)
 
-    def leave(self, lease: Lease) -> None:
-        """The lease was given notice: what it uses goes to what is promised on its nodes."""
-        self._leave(self.where(lease), lease.notice_for, 1)
-
-    def promise(self, owner: str, nodes: Mapping[str, int]) -> None:
-        """Keep these GPUs for a request."""
+    def promise(self, owner: str, nodes: Mapping[str, int], max_duration: float | None) -> None:
+        """Keep these GPUs for a request of this length."""
+        self._lane.promise(owner, sum(nodes.values()), max_duration)
         for node, part in nodes.items():
             with self._keeping_anew(node):
                 self._keeping.promise(node, owner, part)
 
     def unpromise(self, owner: str, nodes: Mapping[str, int]) -> None:
         """Keep them for it no more."""
+        self._lane.unpromise(owner)
         for node, part in nodes.items():
             with self._keeping_anew(node):
                 self._keeping.promise(node, owner, -part)
@@ -180,18 +188,17 @@ class Room:
 
     def in_lane(self, gpus: int, max_duration: float | None) -> bool:
         """Whether the fast lane is for requests of this size and length."""
-        lane = self.lane
-        return (
-            lane is not None
-            and gpus <= lane.max_gpus
-            and max_duration is not None
-            and max_duration <= lane.max_duration.total_seconds()
-        )
+        return self._lane.is_for(gpus, max_duration)
+
+    @property
+    def lane(self) -> FastLane | None:
+        """The rule of its fast lane."""
+        return self._lane.rule
 
     @property
     def lane_left(self) -> int:
-        """What is free in the fast lane. What it is for counts as in it, as far as it has room."""
-        return max(0, self.lane.gpus - self._lane_use) if self.lane is not None else 0
+        """What is free in the fast lane."""
+        return self._lane.left
 
     def surely_fits(self, kept_nodes: Set[str]) -> int:
         """A size that fits on one node that is not kept, like any smaller one that is whole."""
@@ -208,10 +215,11 @@ class Room:
         """What no lease uses of a node."""
         return self.nodes.free[node] + self._keeping.kept(node)
 
-    def _leave(self, nodes: Mapping[str, int], owner: str | None, sign: int) -> None:
-        for node, part in nodes.items():
+    def _leave(self, lease: Lease, sign: int) -> None:
+        self._lane.leave(lease, sign)
+        for node, part in self.where(lease).items():
             with self._keeping_anew(node):
-                self._keeping.leave(node, owner, sign * part)
+                self._keeping.leave(node, lease.notice_for, sign * part)
 
     @contextmanager
     def _keeping_anew(self, node: str) -> Iterator[None]:

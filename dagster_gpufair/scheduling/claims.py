@@ -46,11 +46,11 @@ class Claims:
 
     def __init__(self, snapshot: Snapshot, asks: Iterable[Ask]) -> None:
         self._snapshot = snapshot
-        self._asks: dict[Holding, list[tuple[Ask, int]]] = {}
+        self._asks: dict[Holding, dict[int, list[Ask]]] = {}
         for ask in asks:
             for holding, gpus in ask.wanted if ask.has_waited else ():
                 if gpus == ask.sample.sizes[-1] and gpus <= holding.quota:
-                    self._asks.setdefault(holding, []).append((ask, gpus))
+                    self._asks.setdefault(holding, {}).setdefault(gpus, []).append(ask)
         self._found: dict[Holding, tuple[int, Claim | None]] = {}
 
     def __bool__(self) -> bool:
@@ -128,14 +128,14 @@ class Claims:
     def _best(self, holding: Holding) -> Claim | None:
         leases = self._snapshot.leases_of(holding)
         best: tuple[tuple[float, float, str], Asker] | None = None
-        for ask, gpus in self._asks[holding]:
+        for gpus, asks in self._asks[holding].items():
             smaller = sum(lease.gpus for lease in leases if lease.gpus < gpus)
             over = holding.taken + gpus - holding.quota
             if over <= 0 or over > smaller:
                 continue
-            for group in ask.groups:
+            for group in (group for each in asks for group in each.groups):
                 if (first := group.earliest) is not None:
-                    asker = ask.asker((holding, gpus))._replace(request=first)
+                    asker = group.ask.asker((holding, gpus))._replace(request=first)
                     key = _rank(self._snapshot, asker)
                     if best is None or key < best[0]:
                         best = (key, asker)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,19 +44,23 @@ class Future:
         self._snapshot = snapshot
         self.room: Room = snapshot.room(pool).copy()
         self._released: dict[Holding, int] = {}
+        self._gone_for: dict[str, tuple[int, int]] = {}
+
+    def copy(self) -> Future:
+        """The same, to go on from there in another way."""
+        other = copy(self)
+        other.room = self.room.copy()
+        other._released, other._gone_for = dict(self._released), dict(self._gone_for)
+        return other
 
     def end(self, lease: Lease) -> None:
         """The lease has ended."""
-        holding = self._snapshot.accounts.holding(lease, lease.pool)
-        for account in {holding, holding.team}:
-            self._released[account] = self._released.get(account, 0) + lease.gpus
+        self._release(lease, lease.gpus)
         self.room.end(lease)
 
     def undo(self, lease: Lease) -> None:
         """It goes on after all."""
-        holding = self._snapshot.accounts.holding(lease, lease.pool)
-        for account in {holding, holding.team}:
-            self._released[account] -= lease.gpus
+        self._release(lease, -lease.gpus)
         where = self._snapshot.room(lease.pool).where(lease)
         self.room.hold(lease, where)
 
@@ -99,6 +104,25 @@ class Future:
             return None
         return self.room.place(asker.gpus, asker.request.gpus_per_node)
 
+    def _release(self, lease: Lease, gpus: int) -> None:
+        """Its account has so much less; but what it was to leave for a promise is the promise's now."""
+        snapshot = self._snapshot
+        holding = snapshot.accounts.holding(lease, lease.pool)
+        self._count(holding, gpus, gpus)
+        kept = snapshot.kept_by_id(lease.notice_for)
+        if kept is None or kept.holding.team is not holding.team:
+            return
+        gone = self._gone_for.get(kept.request.id, (0, 0))
+        now_gone = (gone[0] + (gpus if holding is kept.holding else 0), gone[1] + gpus)
+        self._gone_for[kept.request.id] = now_gone
+        before, after = kept.adds_without(*gone), kept.adds_without(*now_gone)
+        self._count(kept.holding, before[0] - after[0], before[1] - after[1])
+
+    def _count(self, holding: Holding, gpus: int, of_team: int) -> None:
+        self._released[holding] = self._released.get(holding, 0) + gpus
+        if holding.whole is not None:
+            self._released[holding.whole] = self._released.get(holding.whole, 0) + of_team
+
 
 Change = Callable[[Future], None]
 
@@ -114,15 +138,17 @@ class Opening(NamedTuple):
 def earliest(
     snapshot: Snapshot,
     asker: Asker,
+    leases: Iterable[Lease],
     ends: Ends,
     blocks: tuple[Reservation, ...] = (),
     until: float = math.inf,
 ) -> Opening | None:
     """The earliest time up to ``until`` at which the asker fits and the rules let it start.
 
-    Nobody else comes, and ``blocks`` are taken until their owners' work is over.
+    Of the pool's leases these end, nobody else comes, and ``blocks`` are taken until their owners' work is
+    over.
     """
-    to_come = _changes(snapshot, asker.pool, ends, blocks, until)
+    to_come = _changes(snapshot, asker.pool, leases, ends, blocks, until)
     if not to_come:
         return None
     future = Future(snapshot, asker.pool)
@@ -140,11 +166,16 @@ def earliest(
 
 
 def _changes(
-    snapshot: Snapshot, pool: str, ends: Ends, blocks: tuple[Reservation, ...], until: float
+    snapshot: Snapshot,
+    pool: str,
+    leases: Iterable[Lease],
+    ends: Ends,
+    blocks: tuple[Reservation, ...],
+    until: float,
 ) -> list[tuple[float, list[Change]]]:
     """What ends up to ``until``, by time."""
     at: dict[float, list[Change]] = {}
-    for lease in snapshot.leases_in(pool):
+    for lease in leases:
         end = ends(lease)
         if end is not None and end <= until:
             at.setdefault(max(end, snapshot.now), []).append(partial(Future.end, lease=lease))

@@ -18,6 +18,7 @@ from dagster_gpufair.scheduling.model import (
 )
 from dagster_gpufair.scheduling.queue import Queue, Turn
 from dagster_gpufair.scheduling.snapshot import Snapshot
+from dagster_gpufair.scheduling.victims import Victims
 from dagster_gpufair.scheduling.waiting import waiting
 
 
@@ -45,6 +46,7 @@ class _Pass:
         self._snapshot = snapshot
         self._queue = Queue(snapshot, state.requests, state.blocked)
         self._claims = Claims(snapshot, self._queue.asks)
+        self._victims = Victims(snapshot)
         self._starts: list[Start] = []
         self._preemptions: list[Preemption] = []
         self._proposals: list[Preemption] = []
@@ -133,7 +135,7 @@ class _Pass:
     def _make_room(self, turn: Turn) -> None:
         """It preempts, or reserves, or only waits."""
         for asker in self._to_preempt_for(turn):
-            found = self._snapshot.preemption.find(asker)
+            found = self._victims.find(asker)
             if found is None:
                 continue
             room = self._snapshot.room(asker.pool)

@@ -1,4 +1,4 @@
-"""Which leases may be stopped for a request, by which rule, and which of them are.
+"""Which leases may be stopped for a request, and by which rule.
 
 The rules, each of which a lease must fall under besides not being protected:
 
@@ -14,26 +14,18 @@ The rules, each of which a lease must fall under besides not being protected:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dagster_gpufair.policy.models import Tier
-from dagster_gpufair.scheduling.coverage import Borrowed
+from dagster_gpufair.scheduling.coverage import Lent
 from dagster_gpufair.scheduling.holding import Holding
-from dagster_gpufair.scheduling.horizon import Asker, Future, earliest
-from dagster_gpufair.scheduling.model import Class, Lease, Victim
+from dagster_gpufair.scheduling.horizon import Asker
+from dagster_gpufair.scheduling.model import Class, Lease
 
 if TYPE_CHECKING:
     from dagster_gpufair.scheduling.snapshot import Snapshot
 
 _NO_TIER = Tier()
-
-
-class Found(NamedTuple):
-    """The victims for an asker, and the placement that it gets once they are gone."""
-
-    victims: list[Victim]
-    nodes: dict[str, int]
 
 
 class Preemption:
@@ -72,35 +64,45 @@ class Preemption:
 
     def may_stop_in(self, pool: str) -> bool:
         """Whether anything in the pool may be stopped for anybody now."""
-        return self.stops_work and bool(self._stoppable(pool))
+        return self.stops_work and bool(self.stoppable(pool))
 
     def outranks_its_own(self, asker: Asker) -> bool:
         """Whether its account runs something that may be stopped for it by priority."""
         return self.on and self._outranked(asker) > 0
 
-    def rule(self, asker: Asker, lease: Lease, borrowed: Borrowed) -> str | None:
+    def rule(self, asker: Asker, lease: Lease, lent: Lent) -> str | None:
         """The rule by which the lease may be stopped for the asker, whatever its age, if there is one.
 
-        ``borrowed`` is what its team has borrowed in the pool.
+        ``lent`` says in which ways it is borrowed.
         """
         if lease.pool != asker.pool or self._tier(lease).preemptible == "never":
             return None
         holding = self._snapshot.accounts.holding(lease, lease.pool)
         same_team = lease.team == asker.request.team
-        lent_by_asker = lease.id in (borrowed.inside if same_team else borrowed.from_others)
+        lent_by_asker = lent.inside if same_team else lent.from_others
         if self.on:
             rule = self._rule_of_rank(asker, lease, holding is asker.holding, lent_by_asker)
             if rule is not None:
                 return rule
-        return "term" if self.term_is_over(lease) and lease.id in borrowed.from_others else None
+        return "term" if self.term_is_over(lease) and lent.from_others else None
+
+    def best_class(self, asker: Asker) -> Class:
+        """What covers it, at best once all that it outranks in its own account is gone."""
+        covered = asker.holding.covers(asker.gpus)
+        if covered is Class.GUARANTEED:
+            return covered
+        less = self._outranked(asker)
+        return asker.holding.covers(asker.gpus, less, less) if less else covered
 
     def gone_by(self, asker: Asker, lease: Lease) -> float | None:
         """When a lease is over at the latest, also if the asker has it stopped as soon as it may."""
         ends = lease.ends
         if not self.by_itself or lease.notice_until is not None:
             return ends
-        borrowed = self._snapshot.borrowed_to_the_end(lease)
-        if self.rule(asker, lease, borrowed) not in ("reclaim", "priority", "urgent"):
+        if self._tier(lease).preemptible == "never":
+            return ends
+        lent = self._snapshot.lent_to_the_end(lease)
+        if self.rule(asker, lease, lent) not in ("reclaim", "priority", "urgent"):
             return ends
         stopped = max(self._snapshot.now, lease.started + self.min_runtime) + self.grace
         return stopped if ends is None else min(ends, stopped)
@@ -124,49 +126,10 @@ class Preemption:
             if self.term_is_over(lease)
             and lease.notice_until is None
             and not snapshot.is_spoken_for(lease)
-            and lease.id in snapshot.borrowed(lease.team, pool).from_others
+            and snapshot.lent(lease).from_others
         )
 
-    def find(self, asker: Asker) -> Found | None:
-        """The least harm that lets the asker start, or None.
-
-        None as well if enough ends by itself while the victims would still have their grace.
-        """
-        if not self.may_stop_in(asker.pool):
-            return None
-        snapshot = self._snapshot
-        room, candidates = snapshot.room(asker.pool), self._candidates(asker)
-        freed = sum(sum(room.where(candidate.lease).values()) for candidate in candidates)
-        if not candidates or asker.gpus > room.free + freed:
-            return None
-        soon = snapshot.now + self.grace
-        blocks = snapshot.reservations.blocks(asker)
-        if earliest(snapshot, asker, lambda lease: lease.ends, blocks, until=soon) is not None:
-            return None
-        for is_fair_at_every_step in (False, True):
-            attempt = _Attempt(snapshot, asker, self.grace, is_fair_at_every_step)
-            if any(attempt.take(candidate) for candidate in candidates):
-                found = attempt.give_back()
-                if found is not None:
-                    return found
-            if not any(candidate.rule == "rebalance" for candidate in candidates):
-                return None
-        return None
-
-    def _candidates(self, asker: Asker) -> list[Victim]:
-        """All that may be stopped for it now, the least harm first."""
-        snapshot = self._snapshot
-        found = [
-            Victim(lease, rule)
-            for lease in self._stoppable(asker.pool)
-            if (rule := self.rule(asker, lease, snapshot.borrowed(lease.team, lease.pool)))
-        ]
-        if asker.holding.team.covers(asker.gpus) is Class.BORROWING:
-            # What the team has beyond its quota goes before it claims anything from other teams.
-            found.sort(key=lambda victim: victim.lease.team != asker.request.team)
-        return found
-
-    def _stoppable(self, pool: str) -> list[Lease]:
+    def stoppable(self, pool: str) -> list[Lease]:
         """What may be stopped for anybody at all now, the least harm first."""
         version, leases = self._stoppable_in.get(pool, (-1, []))
         if version != self._snapshot.version(pool):
@@ -175,10 +138,7 @@ class Preemption:
                 for lease in self._snapshot.leases_in(pool)
                 if self._tier(lease).preemptible != "never"
                 and not self._is_protected(lease)
-                and (
-                    self._tier(lease).preemptible == "always"
-                    or lease.id in self._snapshot.borrowed(lease.team, pool).inside
-                )
+                and (self._tier(lease).preemptible == "always" or self._snapshot.lent(lease).inside)
             ]
             leases.sort(key=self._harm)
             self._stoppable_in[pool] = (self._snapshot.version(pool), leases)
@@ -186,7 +146,7 @@ class Preemption:
 
     def _is_protected(self, lease: Lease) -> bool:
         return (
-            lease.notice_until is not None
+            self._snapshot.room(lease.pool).is_leaving(lease)
             or self._snapshot.now - lease.started < self.min_runtime
             or self._snapshot.is_spoken_for(lease)
         )
@@ -216,7 +176,7 @@ class Preemption:
             return "priority" if fewer and (always or borrowed) else None
         if not borrowed:
             return None
-        covered = self._best_class(asker)
+        covered = self.best_class(asker)
         if covered is Class.GUARANTEED or (
             covered is Class.SHARED and lease.team != asker.request.team
         ):
@@ -224,14 +184,6 @@ class Preemption:
         if self._rebalance and covered is Class.BORROWING and of_lease <= points:
             return "rebalance"
         return None
-
-    def _best_class(self, asker: Asker) -> Class:
-        """What covers it, at best once all that it outranks in its own account is gone."""
-        covered = asker.holding.covers(asker.gpus)
-        if covered is Class.GUARANTEED:
-            return covered
-        less = self._outranked(asker)
-        return asker.holding.covers(asker.gpus, less, less) if less else covered
 
     def _outranked(self, asker: Asker) -> int:
         """The GPUs of leases of its own account that could be stopped for it by priority."""
@@ -259,105 +211,3 @@ class Preemption:
 
     def _tier(self, lease: Lease) -> Tier:
         return self._snapshot.policy.tiers.get(lease.tier, _NO_TIER)
-
-
-class _Attempt:
-    """Victims taken for an asker one after another, until it fits; then given back what is not needed.
-
-    Whether a rebalancing is fair is judged once it is known who has to leave; or, if that finds nobody,
-    ``at_every_step``, so that what would not be fair is never taken.
-    """
-
-    def __init__(self, snapshot: Snapshot, asker: Asker, grace: float, at_every_step: bool) -> None:
-        self._snapshot = snapshot
-        self._asker = asker
-        self._grace = grace
-        self._at_every_step = at_every_step
-        self._future = Future(snapshot, asker.pool)
-        self._taken: dict[str, Victim] = {}
-        self._order: list[str] = []
-        self._reclaims = {True: 0, False: 0}
-
-    def take(self, victim: Victim) -> bool:
-        """Take one more; whether the asker fits now."""
-        self._order.append(victim.lease.id)
-        self._add(victim)
-        if self._at_every_step and victim.rule == "rebalance" and not self._is_fair():
-            self._undo(victim)
-            return False
-        return self._place() is not None
-
-    def give_back(self) -> Found | None:
-        """Of those taken, all that are needed, and the placement then; None if that would not be fair."""
-        for victim in reversed(list(self._taken.values())):
-            self._undo(victim)
-            if not self._taken or self._place() is None:
-                self._add(victim)
-        nodes = self._place()
-        if nodes is None or not self._is_fair():
-            return None
-        # In the order in which they were taken: the least harm first.
-        needed = [self._taken[id] for id in self._order if id in self._taken]
-        return Found(needed, nodes)
-
-    def _place(self) -> dict[str, int] | None:
-        """Where the asker would start without those taken, if the rules and the space allow it."""
-        asker, future, snapshot = self._asker, self._future, self._snapshot
-        if asker.gpus > future.left_for(asker) or not self._is_allowed():
-            return None
-        begins = snapshot.now + self._grace
-        limits = snapshot.reservations.limits(asker, begins, future.room, self._freed())
-        if limits is None or asker.gpus > limits.most:
-            return None
-        if asker.gpus > snapshot.most_before_windows(asker, begins, self._freed()):
-            return None
-        return future.room.place(asker.gpus, asker.request.gpus_per_node, limits.on_nodes)
-
-    def _freed(self) -> Iterator[Lease]:
-        return (victim.lease for victim in self._taken.values())
-
-    def _add(self, victim: Victim) -> None:
-        self._future.end(victim.lease)
-        self._taken[victim.lease.id] = victim
-        self._count(victim, 1)
-
-    def _undo(self, victim: Victim) -> None:
-        self._future.undo(victim.lease)
-        del self._taken[victim.lease.id]
-        self._count(victim, -1)
-
-    def _count(self, victim: Victim, by: int) -> None:
-        """How many are reclaimed from siblings, and from other teams."""
-        if victim.rule == "reclaim":
-            self._reclaims[victim.lease.team == self._asker.request.team] += by
-
-    def _is_allowed(self) -> bool:
-        asker, future = self._asker, self._future
-        if future.class_of(asker) is None:
-            return False
-        holding, team = asker.holding, asker.holding.team
-        less, team_less = future.released(holding), future.released(team)
-        covered = holding.covers(asker.gpus, less, team_less)
-        if self._reclaims[True] and covered is not Class.GUARANTEED:
-            return False
-        total = team.claimed - team_less + asker.gpus
-        return not self._reclaims[False] or (covered <= Class.SHARED and total <= team.quota)
-
-    def _is_fair(self) -> bool:
-        """Whether after the swap its account is not better served above quota than any it rebalances."""
-        accounts, future = self._snapshot.accounts, self._future
-        for victim in self._taken.values():
-            if victim.rule != "rebalance":
-                continue
-            mine, theirs = self._asker.holding, accounts.holding(victim.lease, victim.lease.pool)
-            if mine.team is not theirs.team:
-                mine, theirs = mine.team, theirs.team
-            after = (mine.claimed - future.released(mine) + self._asker.gpus - mine.quota) / (
-                mine.effective_weight
-            )
-            left = (theirs.claimed - future.released(theirs) - theirs.quota) / (
-                theirs.effective_weight
-            )
-            if max(0.0, after) > max(0.0, left):
-                return False
-        return True

@@ -106,11 +106,9 @@ class Queue:
                 return Turn(group, line, is_stuck=not group.ask.choices)
 
     def try_next(self, turn: Turn) -> None:
-        """It does not fit: it goes on to its next choice, and so does what does not fit in its line."""
+        """It does not fit: it goes on to its next choice."""
         self._drop_choice(turn.group.ask)
-        for ask in list(turn.line.asks):
-            if ask.choices or ask is turn.group.ask:
-                self._settle(ask)
+        self._settle(turn.group.ask)
 
     def pass_over(self, turn: Turn) -> None:
         """It cannot start and makes room for nothing: it waits."""

@@ -8,6 +8,7 @@ uses what the placement leaves over.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -44,6 +45,47 @@ class _Held:
     over_on: dict[str, int] = field(default_factory=dict)
 
 
+class Freed:
+    """Leases of a pool that would be stopped, and what their GPUs add to what its reservations leave over.
+
+    A reservation counts on some of them already: on those that are gone by its start.
+    """
+
+    def __init__(self, snapshot: Snapshot, pool: str) -> None:
+        self._snapshot = snapshot
+        self._held = snapshot.reservations.held_in(pool)
+        self._more = [0 for _ in self._held]
+        self._more_on: list[dict[str, int]] = [{} for _ in self._held]
+        self.leases: dict[str, Lease] = {}
+
+    def add(self, lease: Lease) -> None:
+        """It would be stopped too."""
+        self.leases[lease.id] = lease
+        self._count(lease, 1)
+
+    def remove(self, lease: Lease) -> None:
+        """It would stay after all."""
+        del self.leases[lease.id]
+        self._count(lease, -1)
+
+    def over(self, held: _Held) -> tuple[int, dict[str, int]]:
+        """What a reservation with a known start leaves over, in all and on its nodes."""
+        at = self._held.index(held)
+        more = self._more_on[at]
+        over_on = {node: part + more.get(node, 0) for node, part in held.over_on.items()}
+        return held.over + self._more[at], over_on
+
+    def _count(self, lease: Lease, sign: int) -> None:
+        for at, held in enumerate(self._held):
+            start = held.reservation.at
+            ends = self._snapshot.preemption.gone_by(held.owner, lease)
+            if start is None or (ends is not None and ends <= start):
+                continue
+            for node, part in self._snapshot.room(lease.pool).where(lease).items():
+                self._more[at] += sign * part
+                self._more_on[at][node] = self._more_on[at].get(node, 0) + sign * part
+
+
 class Reservations:
     """Those of one pass, as they are made."""
 
@@ -52,6 +94,7 @@ class Reservations:
         self._nothing_passes = not snapshot.policy.backfill.enabled
         self._held: dict[str, dict[str, _Held]] = {}
         self._in_vain: dict[tuple[object, ...], int] = {}
+        self._made: Counter[str] = Counter()
 
     def __bool__(self) -> bool:
         return any(self._held.values())
@@ -68,6 +111,11 @@ class Reservations:
         """Forget all of them."""
         self._held.clear()
         self._in_vain.clear()
+        self._made.update(self._made.keys())
+
+    def version(self, pool: str) -> int:
+        """A number that changes whenever one is made in the pool, or all are forgotten."""
+        return self._made[pool]
 
     def is_open(self, pool: str, class_: Class) -> bool:
         """Whether a request of this class could hold one in the pool."""
@@ -85,6 +133,10 @@ class Reservations:
         if held.owner.class_ is not Class.GUARANTEED:
             return None
         return held.owner, held.reservation.at
+
+    def held_in(self, pool: str) -> list[_Held]:
+        """Those of a pool."""
+        return list(self._held.get(pool, {}).values())
 
     def blocks(self, asker: Asker) -> tuple[Reservation, ...]:
         """Those of others in its pool."""
@@ -114,7 +166,7 @@ class Reservations:
         return None
 
     def limits(
-        self, asker: Asker, begins: float, room: Room, freed: Iterable[Lease] = ()
+        self, asker: Asker, begins: float, room: Room, freed: Freed | None = None
     ) -> Bound | None:
         """What the reservations of its pool let an asker take if it begins then; None if nothing.
 
@@ -136,8 +188,10 @@ class Reservations:
                 continue
             if at is None:
                 over, over_on = self._over_now(held, room)
+            elif freed is None:
+                over, over_on = held.over, held.over_on
             else:
-                over, over_on = self._over_then(held, at, freed)
+                over, over_on = freed.over(held)
             lane = self._lane_for(asker, owner, room)
             most = min(most, over + lane + asker.holding.held_back)
             for node, left in over_on.items():
@@ -187,25 +241,6 @@ class Reservations:
         over = room.free - held_back - lane - sum(kept.values())
         return max(0, over), {node: free[node] - part for node, part in kept.items()}
 
-    def _over_then(
-        self, held: _Held, at: float, freed: Iterable[Lease]
-    ) -> tuple[int, dict[str, int]]:
-        """What a reservation leaves over from its start on, if ``freed`` are gone as well."""
-        lasting = []
-        for lease in freed:
-            ends = self._snapshot.preemption.gone_by(held.owner, lease)
-            if ends is None or ends > at:
-                lasting.append(self._snapshot.room(lease.pool).where(lease))
-        if not lasting:
-            return held.over, held.over_on
-        over, over_on = held.over, dict(held.over_on)
-        for nodes in lasting:
-            for node, part in nodes.items():
-                over += part
-                if node in over_on:
-                    over_on[node] += part
-        return over, over_on
-
     def _lane_for(self, asker: Asker, owner: Asker, room: Room) -> int:
         """What is free in a fast lane that an asker may use, and the owner of a reservation may not."""
         if room.in_lane(owner.gpus, owner.request.max_duration):
@@ -241,13 +276,15 @@ class Reservations:
         def gone(lease: Lease) -> float | None:
             return snapshot.preemption.gone_by(asker, lease)
 
-        found = earliest(snapshot, asker, gone, blocks)
+        leases = snapshot.leases_in(asker.pool)
+        found = earliest(snapshot, asker, leases, gone, blocks)
         length = asker.request.max_duration
         for block in () if self._nothing_passes else blocks:
             # It may also be over before the other one starts.
             if block.at is not None and length is not None:
                 others = tuple(other for other in blocks if other is not block)
-                before = earliest(snapshot, asker, gone, others, until=block.at - length)
+                until = block.at - length
+                before = earliest(snapshot, asker, leases, gone, others, until)
                 if before is not None and (found is None or before.at < found.at):
                     found = before
         if found is None:
@@ -261,13 +298,11 @@ class Reservations:
         for block in self.blocks(asker):
             future.block(block)
         for lease in list(snapshot.leases_in(asker.pool)):
-            borrowed = snapshot.borrowed(lease.team, lease.pool)
+            its = snapshot.lent(lease)
             same_team = lease.team == asker.request.team
-            lent = borrowed.inside if same_team else borrowed.from_others
+            lent = its.inside if same_team else its.from_others
             others = snapshot.accounts.holding(lease, lease.pool) is not asker.holding
-            if snapshot.preemption.gone_by(asker, lease) is not None or (
-                others and lease.id in lent
-            ):
+            if snapshot.preemption.gone_by(asker, lease) is not None or (others and lent):
                 future.end(lease)
         return future.place(asker) if future.class_of(asker) is not None else None
 
@@ -289,6 +324,7 @@ class Reservations:
                 node: future.room.nodes.free[node] - part for node, part in nodes.items()
             }
         self._held.setdefault(asker.pool, {})[_strength(asker.class_)] = held
+        self._made[asker.pool] += 1
         return reservation
 
 

@@ -13,7 +13,7 @@ from dagster_gpufair.scheduling.accounts import Accounts
 from dagster_gpufair.scheduling.ahead import Ahead
 from dagster_gpufair.scheduling.capacity import Room
 from dagster_gpufair.scheduling.ceilings import Ceilings
-from dagster_gpufair.scheduling.coverage import Borrowed, borrowed_of_team
+from dagster_gpufair.scheduling.coverage import Borrowed, Coverage, Lent
 from dagster_gpufair.scheduling.holding import Holding, Rights, rights_of
 from dagster_gpufair.scheduling.horizon import Asker
 from dagster_gpufair.scheduling.model import (
@@ -35,7 +35,7 @@ _NO_ROOM = Room(Pool(gpus=0), ())
 class Kept(NamedTuple):
     """A promise as it is kept: where, and until when at most.
 
-    ``adds`` is what it adds to the use of its account and of its team, beside their own work that leaves.
+    ``leaving`` is what of its account's own work, and of its team's, was given notice for it.
     """
 
     request: Request
@@ -43,7 +43,19 @@ class Kept(NamedTuple):
     gpus: int
     nodes: Mapping[str, int]
     ends: float | None
-    adds: tuple[int, int] = (0, 0)
+    leaving: tuple[int, int] = (0, 0)
+
+    @property
+    def adds(self) -> tuple[int, int]:
+        """What it adds to the use of its account, and of its team, beside what leaves for it."""
+        return self.adds_without(0, 0)
+
+    def adds_without(self, own: int, of_team: int) -> tuple[int, int]:
+        """The same once so much of what leaves for it has left."""
+        return (
+            max(0, self.gpus - self.leaving[0] + own),
+            max(0, self.gpus - self.leaving[1] + of_team),
+        )
 
 
 class Snapshot:
@@ -63,12 +75,14 @@ class Snapshot:
         self._of_teams: dict[tuple[str, str], dict[str, Lease]] = {}
         for lease in state.leases:
             self._put(lease)
+        soon = now + policy.preemption.grace.total_seconds()
         self.rooms = {
             name: Room(
                 pool,
                 self.leases_in(name),
                 state.cordoned.get(name, frozenset()),
                 policy.fast_lane.get(name),
+                soon,
             )
             for name, pool in policy.pools.items()
         }
@@ -80,9 +94,8 @@ class Snapshot:
         self.preemption = Preemption(self)
         self.reservations = Reservations(self)
         self._ahead = Ahead(self) if policy.windows else None
-        self._borrowed: dict[tuple[str, str], Borrowed] = {}
+        self._coverage: dict[tuple[str, str], Coverage] = {}
         self._of_accounts: dict[Holding, tuple[int, list[Lease]]] = {}
-        self._to_the_end: dict[tuple[str, str, int], tuple[int, Borrowed | None]] = {}
         self._spoken_for: set[str] = set()
         self._proposed: set[str] = set()
         self._proposals: list[tuple[Asker, tuple[int, int]]] = []
@@ -149,34 +162,25 @@ class Snapshot:
         """What is kept for the request."""
         return self._kept.get(request.id)
 
+    def kept_by_id(self, id: str | None) -> Kept | None:
+        """What is kept for a request, by its id."""
+        return None if id is None else self._kept.get(id)
+
     def is_spoken_for(self, lease: Lease) -> bool:
         """Whether it starts in this pass, or is a victim that awaits approval."""
         return lease.id in self._spoken_for or lease.id in self._proposed
 
     def borrowed(self, team: str, pool: str) -> Borrowed:
         """Which of a team's leases in a pool are borrowed."""
-        found = self._borrowed.get((team, pool))
-        if found is None:
-            theirs = self._of_team(team, pool)
-            found = borrowed_of_team(self.policy, self.accounts, pool, theirs)
-            self._borrowed[team, pool] = found
-        return found
+        return self._covers(team, pool).borrowed
 
-    def borrowed_to_the_end(self, lease: Lease) -> Borrowed:
-        """The same once all that ends before the lease is gone, so that the quota may cover more."""
-        key = (lease.id, lease.pool, lease.gpus)
-        now = self._team_versions.get((lease.team, lease.pool), 0)
-        version, found = self._to_the_end.get(key, (-1, None))
-        if version != now or found is None:
-            theirs = [
-                other
-                for other in self._of_team(lease.team, lease.pool)
-                if other.id != lease.id
-                and (other.ends is None or (lease.ends is not None and other.ends > lease.ends))
-            ]
-            found = borrowed_of_team(self.policy, self.accounts, lease.pool, [*theirs, lease])
-            self._to_the_end[key] = (now, found)
-        return found
+    def lent(self, lease: Lease) -> Lent:
+        """Whether a lease is borrowed."""
+        return self._covers(lease.team, lease.pool).lent(lease)
+
+    def lent_to_the_end(self, lease: Lease) -> Lent:
+        """Whether it will be once all that ends before it is gone."""
+        return self._covers(lease.team, lease.pool).lent_to_the_end(lease)
 
     def pools(self, request: Request) -> list[str]:
         """Those of its pools that are in the policy, in order of liking."""
@@ -325,15 +329,16 @@ class Snapshot:
             leaving = replace(lease, notice_until=until, notice_for=asker.request.id)
             self._put(leaving)
             self.spared.discard(lease.id)
-            self.room(lease.pool).leave(leaving)
+            self.room(lease.pool).notify(lease, leaving)
             self._changed(lease.pool, lease.team)
         self._keep(asker.request, asker.holding, asker.gpus, nodes, until)
 
     def propose(self, asker: Asker, victims: Iterable[Victim]) -> None:
         """The victims await a person's approval, and nothing else is asked of them."""
-        leaving = [victim.lease for victim in victims]
-        adds = self._adds(asker.holding, asker.gpus, leaving)
-        self._proposed.update(lease.id for lease in leaving)
+        leases = [victim.lease for victim in victims]
+        leaving = self._of_account(asker.holding, leases)
+        adds = Kept(asker.request, asker.holding, asker.gpus, {}, None, leaving).adds
+        self._proposed.update(lease.id for lease in leases)
         self._proposals.append((asker, adds))
         asker.holding.propose(*adds)
         self._changed(asker.pool, asker.request.team)
@@ -410,9 +415,10 @@ class Snapshot:
         ]
         for lease in sorted(leaving, key=lambda lease: (lease.started, lease.id)):
             room = self.room(lease.pool)
-            if room.could_spare(lease):
-                room.spare(lease)
-                self._put(replace(lease, notice_until=None, notice_for=None))
+            staying = replace(lease, notice_until=None, notice_for=None)
+            if room.could_spare(lease, staying):
+                room.notify(lease, staying)
+                self._put(staying)
                 self._changed(lease.pool, lease.team)
                 self.spared.add(lease.id)
 
@@ -434,9 +440,11 @@ class Snapshot:
                 self.withdrawn.append(request.id)
                 continue
             leaving = [
-                lease.notice_until
+                lease.ends
                 for lease in self.leases_in(promise.pool)
-                if lease.notice_until is not None and room.where(lease).keys() & nodes.keys()
+                if lease.ends is not None
+                and room.is_leaving(lease)
+                and room.where(lease).keys() & nodes.keys()
             ]
             ready = max([self.now, *leaving])
             self._keep(request, holding, sum(nodes.values()), nodes, ready)
@@ -451,28 +459,35 @@ class Snapshot:
         nodes: Mapping[str, int],
         ready: float,
     ) -> None:
-        self.room(holding.pool).promise(request.id, nodes)
-        leaving = [
+        self.room(holding.pool).promise(request.id, nodes, request.max_duration)
+        leaving = (
             lease
             for lease in self._of_team(request.team, holding.pool)
             if lease.notice_for == request.id
-        ]
-        adds = self._adds(holding, gpus, leaving)
-        self.accounts.promise(holding, *adds)
-        self.ceilings.take(request, holding.pool, gpus)
+        )
         length = request.max_duration
         ends = None if length is None else ready + length
-        self._kept[request.id] = Kept(request, holding, gpus, nodes, ends, adds)
+        kept = Kept(request, holding, gpus, nodes, ends, self._of_account(holding, leaving))
+        self._kept[request.id] = kept
+        self.accounts.promise(holding, *kept.adds)
+        self.ceilings.take(request, holding.pool, gpus)
         self._changed(holding.pool, request.team)
 
-    def _adds(self, holding: Holding, gpus: int, leaving: Iterable[Lease]) -> tuple[int, int]:
-        """What so many more add to an account and to its team, beside what their own work leaves for it."""
+    def _of_account(self, holding: Holding, leases: Iterable[Lease]) -> tuple[int, int]:
+        """GPUs of these leases that are the account's, and its team's."""
         own = of_team = 0
-        for lease in leaving:
+        for lease in leases:
             its = self.accounts.holding(lease, lease.pool)
             own += lease.gpus if its is holding else 0
             of_team += lease.gpus if its.team is holding.team else 0
-        return max(0, gpus - own), max(0, gpus - of_team)
+        return own, of_team
+
+    def _covers(self, team: str, pool: str) -> Coverage:
+        found = self._coverage.get((team, pool))
+        if found is None:
+            found = Coverage(self.policy, self.accounts, pool, self._of_team(team, pool))
+            self._coverage[team, pool] = found
+        return found
 
     def _of_team(self, team: str, pool: str) -> Iterable[Lease]:
         return self._of_teams.get((team, pool), {}).values()
@@ -483,7 +498,7 @@ class Snapshot:
         self._of_teams.setdefault((lease.team, lease.pool), {})[lease.id] = lease
 
     def _changed(self, pool: str, team: str) -> None:
-        self._borrowed.pop((team, pool), None)
+        self._coverage.pop((team, pool), None)
         self._versions[pool] = self._versions.get(pool, 0) + 1
         self._team_versions[team, pool] = self._team_versions.get((team, pool), 0) + 1
 

@@ -175,6 +175,11 @@ class Books:
             if request.promised is not None and request.promised.pool == pool
         ]
 
+    def leaves(self, lease: Lease) -> bool:
+        """Whether it is under notice, or over before anybody who is given notice has to be gone."""
+        soon = self.now + self.policy.preemption.grace.total_seconds()
+        return lease.notice_until is not None or (lease.ends is not None and lease.ends <= soon)
+
     def parts_on(self, pool: str, node: str, held: Iterable[Lease | Promise]) -> list[int]:
         """The GPUs of each of these on the node."""
         return [each.nodes.get(node, 0) if node else each.gpus for each in held]
@@ -183,9 +188,9 @@ class Books:
         return self.parts_on(pool, node, self.leases(pool))
 
     def kept_on(self, pool: str, node: str) -> int:
-        """Of what is promised there, what those under notice do not free."""
+        """Of what is promised there, what those that leave do not free."""
         promised = self.parts_on(pool, node, [promise for _, promise in self.promises(pool)])
-        leaving = [lease for lease in self.leases(pool) if lease.notice_until is not None]
+        leaving = [lease for lease in self.leases(pool) if self.leaves(lease)]
         return max(0, sum(promised) - sum(self.parts_on(pool, node, leaving)))
 
     def free_on(self, pool: str, node: str) -> int:
@@ -194,9 +199,9 @@ class Books:
 
     def fit_on(self, pool: str, node: str, more: Iterable[int] = ()) -> bool:
         """Whether the leases there and so many more lie on the node's cards: now, and beside all
-        promises once those under notice have left."""
+        promises once those that leave have left."""
         more, cards = list(more), self.sizes(pool)[node] // GPU
-        staying = [lease for lease in self.leases(pool) if lease.notice_until is None]
+        staying = [lease for lease in self.leases(pool) if not self.leaves(lease)]
         promised = self.parts_on(pool, node, [promise for _, promise in self.promises(pool)])
         then = self.parts_on(pool, node, staying) + promised
         return on_cards([*self.held_on(pool, node), *more], cards) and on_cards(
@@ -250,7 +255,12 @@ class Books:
         if pool not in self.policy.fast_lane:
             return 0
         there = [lease for lease in self.leases(pool) if self.in_lane(pool, lease, lease.gpus)]
-        return max(0, self.policy.fast_lane[pool].gpus - sum(lease.gpus for lease in there))
+        used = _gpus(there)
+        for request, promise in self.promises(pool):
+            if self.in_lane(pool, request, promise.gpus):
+                leaving = _gpus(lease for lease in there if lease.notice_for == request.id)
+                used += max(0, promise.gpus - leaving)
+        return max(0, self.policy.fast_lane[pool].gpus - used)
 
     def free(self, pool: str, *, lane: bool = False) -> int:
         """Free GPUs of the pool; with those of the lane, or without."""
@@ -655,7 +665,7 @@ def _unfounded(done: Pass, books: Books, preemption: Preemption) -> Iterator[str
     for victim in broken:
         yield f"{request.id}: {victim.rule} does not hold for {victim.lease.id}"
     gone = [victim.lease.id for victim in victims]
-    leaving = [lease.id for lease in books.state.leases if lease.notice_until is not None]
+    leaving = [lease.id for lease in books.state.leases if books.leaves(lease)]
     then = books.without([*gone, *leaving])
     if not then.may_start(request, promise.pool, promise.gpus):
         yield f"{request.id} does not fit once {gone} have left"
@@ -680,19 +690,24 @@ def _needless(done: Pass, books: Books, preemption: Preemption) -> Iterator[str]
         for other in done.after.requests
     ):
         return
-    until = done.now + done.policy.preemption.grace.total_seconds()
-    ending = [
-        lease.id for lease in books.state.leases if lease.ends is not None and lease.ends <= until
-    ]
+    ending = _over_by_then(books)
     if _surely_fits(done, books.without(ending), request, promise.pool, promise.gpus):
         yield f"{request.id} preempts, though it could start once {ending} end within the grace period"
     for victim in victims:
         others = [other for other in victims if other is not victim]
-        rest = books.without(other.lease.id for other in others)
+        rest = books.without([*ending, *_ids(others)])
         if all(_rule_holds(books, preemption, other, others) for other in others) and _surely_fits(
             done, rest, request, promise.pool, promise.gpus
         ):
             yield f"{request.id} does not need {victim.lease.id} beside {_ids(others)}"
+
+
+def _over_by_then(books: Books) -> list[str]:
+    """The leases, by id, that end before those who are given notice now have to be gone."""
+    until = books.now + books.policy.preemption.grace.total_seconds()
+    return [
+        lease.id for lease in books.state.leases if lease.ends is not None and lease.ends <= until
+    ]
 
 
 def _rule_holds(
@@ -707,16 +722,12 @@ def _rule_holds(
     borrowed = lease.id in its_borrowed(owner.team, pool)
     fewer_points = books.points(lease) < books.points(request)
     soft = borrowed or books.tier(lease).preemptible == "always"
-    # Its own account's victims, and its siblings', make room in the quotas too.
-    own = [each.lease for each in victims if books.account(each.lease, pool) == asker]
-    team = [each.lease for each in victims if each.lease.team == asker.team]
-    own_quota_left = books.quota(asker, pool) - books.claimed(asker, pool) + _gpus(own)
-    team_quota_left = (
-        books.team_quota(asker.team, pool) - books.team_claimed(asker.team, pool) + _gpus(team)
-    )
+    # Its own account's victims, and its siblings', make room in the quotas too, and what is over by then.
+    gone = [each.lease for each in victims]
+    over = set(_over_by_then(books))
+    by_then = gone + [each for each in books.leases(pool) if each.id in over]
     if victim.rule == "reclaim":
-        covered = gpus <= (own_quota_left if same_team else team_quota_left)
-        return owner != asker and borrowed and covered
+        return owner != asker and borrowed and _covers(books, asker, pool, gpus, by_then, same_team)
     if victim.rule == "priority":
         return owner == asker and fewer_points and soft
     if victim.rule == "urgent":
@@ -726,7 +737,7 @@ def _rule_holds(
             books.policy.preemption.rebalance
             and owner != asker
             and borrowed
-            and gpus > (own_quota_left if same_team else team_quota_left)
+            and not _covers(books, asker, pool, gpus, gone, same_team)
             and books.points(request) >= books.points(lease)
             and _fairer(books, asker, owner, pool, gpus, victims)
         )
@@ -735,6 +746,17 @@ def _rule_holds(
         since = lease.started if lease.term_from is None else lease.term_from
         return longest is not None and borrowed and books.now - since >= longest.total_seconds()
     return False
+
+
+def _covers(
+    books: Books, asker: Account, pool: str, gpus: int, gone: Sequence[Lease], own: bool
+) -> bool:
+    """Whether the account's own quota, or that of its team, holds so many more once these are gone."""
+    if own:
+        left = _gpus(each for each in gone if books.account(each, pool) == asker)
+        return books.claimed(asker, pool) - left + gpus <= books.quota(asker, pool)
+    left = _gpus(each for each in gone if each.team == asker.team)
+    return books.team_claimed(asker.team, pool) - left + gpus <= books.team_quota(asker.team, pool)
 
 
 def _fairer(
@@ -746,7 +768,7 @@ def _fairer(
     victims: Sequence[Victim],
 ) -> bool:
     """Whether after the swap the asker's overage by weight is not above the victim's account's."""
-    after = books.without(victim.lease.id for victim in victims)
+    after = books.without([*_over_by_then(books), *_ids(victims)])
     if asker.team == owner.team:
         return after.account_load(asker, pool, gpus) <= after.account_load(owner, pool, 0) + 1e-9
     return after.team_load(asker.team, pool, gpus) <= after.team_load(owner.team, pool, 0) + 1e-9
@@ -891,7 +913,8 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
     """Reservations with a known start that the next pass broke, though nothing better took their place.
 
     What was stopped comes back as a request, and may be better. Where a promise ends, what had to leave
-    for it stays; then others' starts may have to be later. Reservations are for each class: one that borrowed
+    for it stays; then others' starts may have to be later. Who reserved its least stands by its most once
+    that could start, in the class of that. Reservations are for each class: one that borrowed
     and no longer does has to do with those of its new class, and one that borrows holds nothing once it is
     not space that is missing, but room in a limit or beside what others hold back. A start that counts on
     stopping work may be later by a notice: nobody is stopped before the request fits with that alone.
@@ -906,6 +929,8 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
     for kept in earlier.plan.reservations:
         id = kept.request.id
         if kept.at is None or kept.of_quota or later.plan.withdrawn:
+            continue
+        if kept.gpus < kept.request.gpus:
             continue
         if kept.class_ is Class.BORROWING and (
             reasons.get(id) in NOT_FOR_SPACE or classes.get(id, kept.class_) is not kept.class_

@@ -1,0 +1,288 @@
+"""Which of the leases that may be stopped for a request are: the least harm that lets it start.
+
+They are taken, the least harm first, until it fits; then given back, in reverse, where they are not needed.
+What ends before they would have to be gone counts as gone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from dagster_gpufair.scheduling.horizon import Asker, Future, earliest
+from dagster_gpufair.scheduling.model import Class, Lease, Reservation, Victim
+from dagster_gpufair.scheduling.reservations import Freed
+
+if TYPE_CHECKING:
+    from dagster_gpufair.scheduling.snapshot import Snapshot
+
+
+class Found(NamedTuple):
+    """The victims for an asker, and the placement that it gets once they are gone."""
+
+    victims: list[Victim]
+    nodes: dict[str, int]
+
+
+class _InVain(NamedTuple):
+    """For what lengths of work a search found nobody, as long as ``moment`` lasts.
+
+    A shorter bound only lets more start: it keeps clear of a window or a reservation, and may use the fast
+    lane. So if nothing helps, nothing helps longer work; if enough ends by itself, so it does for shorter.
+    """
+
+    moment: tuple[int, int]
+    nothing_helps_from: float | None = None
+    ends_by_itself_to: float | None = None
+
+    def holds_for(self, length: float) -> bool:
+        vain, soon = self.nothing_helps_from, self.ends_by_itself_to
+        return (vain is not None and length >= vain) or (soon is not None and length <= soon)
+
+
+class Victims:
+    """The search for victims in one pass. Those who ask alike search once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._in_vain: dict[tuple[object, ...], _InVain] = {}
+        self._over: dict[str, tuple[int, list[Lease], Future]] = {}
+        self._blocked: dict[str, tuple[int, tuple[Reservation, ...], Future]] = {}
+        self._candidates_of: dict[tuple[object, ...], tuple[int, list[Victim]]] = {}
+
+    def find(self, asker: Asker) -> Found | None:
+        """The least harm that lets the asker start, or None.
+
+        None as well if enough ends by itself while the victims would still have their grace.
+        """
+        snapshot, request = self._snapshot, asker.request
+        if not snapshot.preemption.may_stop_in(asker.pool):
+            return None
+        alike = (
+            asker.holding,
+            asker.gpus,
+            asker.class_,
+            asker.rights,
+            request.tier,
+            request.gpus_per_node,
+        )
+        moment = (snapshot.version(asker.pool), snapshot.reservations.version(asker.pool))
+        known = self._in_vain.get(alike)
+        if known is None or known.moment != moment:
+            known = _InVain(moment)
+        length = math.inf if request.max_duration is None else request.max_duration
+        if known.holds_for(length):
+            return None
+        keeps_by_length = self._keeps_by_length(asker.pool)
+        if self._ends_by_itself(asker):
+            to = length if keeps_by_length else math.inf
+            self._in_vain[alike] = known._replace(ends_by_itself_to=to)
+            return None
+        found = self._search(asker)
+        if found is None:
+            by_length = keeps_by_length or snapshot.reservations.blocks(asker)
+            start = length if by_length else -math.inf
+            self._in_vain[alike] = known._replace(nothing_helps_from=start)
+        return found
+
+    def _keeps_by_length(self, pool: str) -> bool:
+        """Whether anything is kept in the pool from work by its length, but for reservations."""
+        snapshot = self._snapshot
+        return snapshot.room(pool).lane is not None or bool(snapshot.windows_ahead(pool))
+
+    def _over_soon(self, pool: str) -> tuple[list[Lease], Future]:
+        """What ends before somebody who is given notice now has to be gone, and the pool then."""
+        version = self._snapshot.version(pool)
+        known = self._over.get(pool)
+        if known is None or known[0] != version:
+            soon = self._snapshot.now + self._snapshot.preemption.grace
+            leases = self._snapshot.leases_in(pool)
+            over = [lease for lease in leases if lease.ends is not None and lease.ends <= soon]
+            future = Future(self._snapshot, pool)
+            for lease in over:
+                future.end(lease)
+            known = self._over[pool] = (version, over, future)
+        return known[1:]
+
+    def _ends_by_itself(self, asker: Asker) -> bool:
+        """Whether enough is over by then without anybody's being stopped."""
+        snapshot, pool = self._snapshot, asker.pool
+        soon = snapshot.now + snapshot.preemption.grace
+        over, _ = self._over_soon(pool)
+        blocks = snapshot.reservations.blocks(asker)
+        if self._keeps_by_length(pool) or self._is_given_up(pool, blocks, soon):
+            ends = attrgetter("ends")
+            return earliest(snapshot, asker, over, ends, blocks, until=soon) is not None
+        # Each end leaves more for everybody: when all is over it fits, or never before.
+        future = self._blocked_soon(pool, blocks)
+        fits = future.class_of(asker) is not None and future.place(asker) is not None
+        return bool(over) and fits
+
+    def _is_given_up(self, pool: str, blocks: Iterable[Reservation], soon: float) -> bool:
+        """Whether anything that is kept for others now is over by then, with their work."""
+        ends = [kept.ends for kept in self._snapshot.promises_in(pool)]
+        ends += [
+            block.at + length
+            for block in blocks
+            if block.at is not None and (length := block.request.max_duration) is not None
+        ]
+        return any(end is not None and end <= soon for end in ends)
+
+    def _blocked_soon(self, pool: str, blocks: tuple[Reservation, ...]) -> Future:
+        """The pool by then, beside what is reserved."""
+        version = self._snapshot.version(pool)
+        known = self._blocked.get(pool)
+        if known is None or known[:2] != (version, blocks):
+            future = self._over_soon(pool)[1].copy()
+            for block in blocks:
+                future.block(block)
+            known = self._blocked[pool] = (version, blocks, future)
+        return known[2]
+
+    def _search(self, asker: Asker) -> Found | None:
+        snapshot = self._snapshot
+        room, candidates = snapshot.room(asker.pool), self._candidates(asker)
+        _, future = self._over_soon(asker.pool)
+        freed = sum(sum(room.where(candidate.lease).values()) for candidate in candidates)
+        if not candidates or asker.gpus > future.room.free + freed:
+            return None
+        for is_fair_at_every_step in (False, True):
+            attempt = _Attempt(snapshot, asker, future.copy(), is_fair_at_every_step)
+            if any(attempt.take(candidate) for candidate in candidates):
+                found = attempt.give_back()
+                if found is not None:
+                    return found
+            if not any(candidate.rule == "rebalance" for candidate in candidates):
+                return None
+        return None
+
+    def _candidates(self, asker: Asker) -> list[Victim]:
+        """All that may be stopped for it now, the least harm first."""
+        snapshot, preemption = self._snapshot, self._snapshot.preemption
+        covered = preemption.best_class(asker)
+        alike = (asker.holding, asker.rights, asker.request.tier, covered)
+        version, found = self._candidates_of.get(alike, (-1, []))
+        if version != snapshot.version(asker.pool):
+            found = [
+                Victim(lease, rule)
+                for lease in preemption.stoppable(asker.pool)
+                if (rule := preemption.rule(asker, lease, snapshot.lent(lease)))
+            ]
+            self._candidates_of[alike] = (snapshot.version(asker.pool), found)
+        if asker.holding.team.covers(asker.gpus) is Class.BORROWING:
+            # What the team has beyond its quota goes before it claims anything from other teams.
+            return sorted(found, key=lambda victim: victim.lease.team != asker.request.team)
+        return found
+
+
+class _Attempt:
+    """Victims taken for an asker one after another, until it fits; then given back what is not needed.
+
+    ``future`` is the pool when they have to be gone.
+    Whether a rebalancing is fair is judged once it is known who has to leave; or, if that finds nobody,
+    ``at_every_step``, so that what would not be fair is never taken.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        asker: Asker,
+        future: Future,
+        at_every_step: bool,
+    ) -> None:
+        self._snapshot = snapshot
+        self._asker = asker
+        self._begins = snapshot.now + snapshot.preemption.grace
+        self._at_every_step = at_every_step
+        self._future = future
+        self._freed = Freed(snapshot, asker.pool)
+        self._taken: dict[str, Victim] = {}
+        self._order: list[str] = []
+        self._reclaims = {True: 0, False: 0}
+
+    def take(self, victim: Victim) -> bool:
+        """Take one more; whether the asker fits now."""
+        self._order.append(victim.lease.id)
+        self._add(victim)
+        if self._at_every_step and victim.rule == "rebalance" and not self._is_fair():
+            self._undo(victim)
+            return False
+        return self._place() is not None
+
+    def give_back(self) -> Found | None:
+        """Of those taken, all that are needed, and the placement then; None if that would not be fair."""
+        for victim in reversed(list(self._taken.values())):
+            self._undo(victim)
+            if not self._taken or self._place() is None:
+                self._add(victim)
+        nodes = self._place()
+        if nodes is None or not self._is_fair():
+            return None
+        # In the order in which they were taken: the least harm first.
+        needed = [self._taken[id] for id in self._order if id in self._taken]
+        return Found(needed, nodes)
+
+    def _place(self) -> dict[str, int] | None:
+        """Where the asker would start without those taken, if the rules and the space allow it."""
+        asker, future, snapshot = self._asker, self._future, self._snapshot
+        if future.room.place(asker.gpus, asker.request.gpus_per_node) is None:
+            return None
+        if asker.gpus > future.left_for(asker) or not self._is_allowed():
+            return None
+        begins = self._begins
+        limits = snapshot.reservations.limits(asker, begins, future.room, self._freed)
+        if limits is None or asker.gpus > limits.most:
+            return None
+        if asker.gpus > snapshot.most_before_windows(asker, begins, self._freed.leases.values()):
+            return None
+        return future.room.place(asker.gpus, asker.request.gpus_per_node, limits.on_nodes)
+
+    def _add(self, victim: Victim) -> None:
+        self._future.end(victim.lease)
+        self._freed.add(victim.lease)
+        self._taken[victim.lease.id] = victim
+        self._count(victim, 1)
+
+    def _undo(self, victim: Victim) -> None:
+        self._future.undo(victim.lease)
+        self._freed.remove(victim.lease)
+        del self._taken[victim.lease.id]
+        self._count(victim, -1)
+
+    def _count(self, victim: Victim, by: int) -> None:
+        """How many are reclaimed from siblings, and from other teams."""
+        if victim.rule == "reclaim":
+            self._reclaims[victim.lease.team == self._asker.request.team] += by
+
+    def _is_allowed(self) -> bool:
+        asker, future = self._asker, self._future
+        if future.class_of(asker) is None:
+            return False
+        holding, team = asker.holding, asker.holding.team
+        less, team_less = future.released(holding), future.released(team)
+        covered = holding.covers(asker.gpus, less, team_less)
+        if self._reclaims[True] and covered is not Class.GUARANTEED:
+            return False
+        total = team.claimed - team_less + asker.gpus
+        return not self._reclaims[False] or (covered <= Class.SHARED and total <= team.quota)
+
+    def _is_fair(self) -> bool:
+        """Whether after the swap its account is not better served above quota than any it rebalances."""
+        accounts, future = self._snapshot.accounts, self._future
+        for victim in self._taken.values():
+            if victim.rule != "rebalance":
+                continue
+            mine, theirs = self._asker.holding, accounts.holding(victim.lease, victim.lease.pool)
+            if mine.team is not theirs.team:
+                mine, theirs = mine.team, theirs.team
+            after = (mine.claimed - future.released(mine) + self._asker.gpus - mine.quota) / (
+                mine.effective_weight
+            )
+            left = (theirs.claimed - future.released(theirs) - theirs.quota) / (
+                theirs.effective_weight
+            )
+            if max(0.0, after) > max(0.0, left):
+                return False
+        return True
