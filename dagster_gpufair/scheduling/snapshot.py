@@ -241,12 +241,19 @@ class Snapshot:
         What was promised to it comes first, once its victims have left.
         """
         kept = self._kept.get(asker.request.id)
-        if (
-            kept is not None
-            and (kept.holding, kept.gpus) == (asker.holding, asker.gpus)
-            and self._is_ready(kept)
-        ):
+        if kept is None or kept.holding.pool != asker.pool:
+            return self._place(asker)
+        if (kept.holding, kept.gpus) == (asker.holding, asker.gpus) and self._is_ready(kept):
             return kept.nodes
+        # It may also start beside its victims, on what is kept for it and on other GPUs.
+        room, request = self.room(asker.pool), asker.request
+        room.unpromise(request.id, kept.nodes)
+        try:
+            return self._place(asker)
+        finally:
+            room.promise(request.id, kept.nodes, request.max_duration)
+
+    def _place(self, asker: Asker) -> Mapping[str, int] | None:
         if asker.gpus > self.left_for(asker):
             return None
         room = self.room(asker.pool)

@@ -558,25 +558,14 @@ def _misplaced(books: Books, id: str, placed: Start | Promise) -> Iterator[str]:
 def invaded(done: Pass) -> list[str]:
     """Whoever starts leaves what others hold back.
 
-    This holds after all starts for each of them: what starts later takes as much off what is held back for
-    itself as it takes of what is free, or leaves all that is held back. Of the preemptions, those before the
-    start count: some of them, in their order.
+    This holds when it has started. Of the preemptions, those before it count: some of them, in their order.
     """
-    starts, preemptions = len(done.plan.starts), len(done.plan.preemptions)
-    moments = [_moment(done, starts, number) for number in range(preemptions + 1)]
-    # What was promised to those that started elsewhere still counted when others started.
-    elsewhere = [
-        replace(request, id=f"{request.id} before")
-        for request in done.before.requests
-        if request.id in done.plan.withdrawn and request.promised is not None
-    ]
-    if elsewhere:
-        states = [
-            replace(books.state, requests=[*books.state.requests, *elsewhere]) for books in moments
-        ]
-        moments += [Books(done.policy, state, done.now) for state in states]
     wrong = []
-    for start in done.plan.starts:
+    for at, start in enumerate(done.plan.starts):
+        moments = [
+            _moment(done, at + 1, preemptions)
+            for preemptions in range(len(done.plan.preemptions) + 1)
+        ]
         left = max(_left_beside_others(books, start) for books in moments)
         if left < 0:
             wrong.append(f"{start.request.id} takes {-left} of {start.pool} held for others")
@@ -641,12 +630,24 @@ def _unguarded(done: Pass, preemption: Preemption) -> Iterator[str]:
 
 
 def _moment(done: Pass, starts: int, preemptions: int) -> Books:
-    """After so many of the starts, and so many of the preemptions, of the pass."""
+    """After so many of the starts, and so many of the preemptions, of the pass.
+
+    Who starts elsewhere than promised keeps the promise until then, and its victims' notices.
+    """
+    later = {start.request.id for start in done.plan.starts[starts:]}
+    withdrawn = [id for id in done.plan.withdrawn if id not in later]
+    stay = {*done.plan.spared}
+    stay |= {victim.lease.id for each in done.plan.preemptions for victim in each.victims}
     plan = Plan(
         starts=done.plan.starts[:starts],
         waiting=(),
         preemptions=done.plan.preemptions[:preemptions],
-        withdrawn=done.plan.withdrawn,
+        withdrawn=withdrawn,
+        spared=[
+            lease.id
+            for lease in done.before.leases
+            if lease.notice_for in withdrawn and lease.id in stay
+        ],
     )
     grace = done.policy.preemption.grace.total_seconds()
     after = done.before.following(plan, done.now, grace)
@@ -916,7 +917,8 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
     for it stays; then others' starts may have to be later. Who reserved its least stands by its most once
     that could start, in the class of that. Reservations are for each class: one that borrowed
     and no longer does has to do with those of its new class, and one that borrows holds nothing once it is
-    not space that is missing, but room in a limit or beside what others hold back. A start that counts on
+    not space that is missing, but room in a limit or beside what others hold back; beside a sibling's
+    guaranteed reservation, only while it would be over by its start. A start that counts on
     stopping work may be later by a notice: nobody is stopped before the request fits with that alone.
     """
     if later.policy.preemption.mode != "off" or later.policy.borrowing.max_duration is not None:
@@ -933,7 +935,14 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
         if kept.gpus < kept.request.gpus:
             continue
         if kept.class_ is Class.BORROWING and (
-            reasons.get(id) in NOT_FOR_SPACE or classes.get(id, kept.class_) is not kept.class_
+            reasons.get(id) in NOT_FOR_SPACE
+            or classes.get(id, kept.class_) is not kept.class_
+            or any(
+                each.class_ is Class.GUARANTEED
+                and each.pool == kept.pool
+                and each.request.team == kept.request.team
+                for each in earlier.plan.reservations
+            )
         ):
             continue
         latest = _starts_at_the_latest(later, id)

@@ -195,7 +195,7 @@ def test_what_a_quota_covers_starts_once_bounded_work_has_ended(story: Story):
     books, waiting = last.at_its_end, world.state.requests
     has_turns = {start.request.id for done in world.passes[-50:] for start in done.plan.starts}
     claimed = {
-        (each.request.team, each.request.project, each.pool)
+        (books.account(each.request, each.pool), each.pool)
         for each in last.plan.reservations
         if each.of_quota
     }
@@ -204,7 +204,7 @@ def test_what_a_quota_covers_starts_once_bounded_work_has_ended(story: Story):
         for request in waiting
         for pool in request.pools
         if books.covered_by(request, pool, request.sizes[-1]) is Class.GUARANTEED
-        and (request.team, request.project, pool) not in claimed
+        and (books.account(request, pool), pool) not in claimed
         and request.id not in has_turns
     ]
     if covered:
