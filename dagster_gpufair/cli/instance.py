@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from dagster_gpufair.cli.tables import sentence
+from dagster_gpufair.gate.turn import DAEMON_STATUS, TURN_LASTS
 from dagster_gpufair.ledger import status
 from dagster_gpufair.ledger.connect import LedgerError, ledger_of
 from dagster_gpufair.policy.loading import read_policy
@@ -170,8 +171,6 @@ def _the_one_alive(homes: Sequence[Path]) -> Path:
 
 def _followed_ledger(home: Path) -> str | None:
     """The database of a home's ledger, if a queue daemon passed there a moment ago."""
-    from dagster_gpufair.gate.gpu_queue import DAEMON_STATUS, TURN_LASTS
-
     try:
         with _open(Home(home, home.parent)) as instance:
             ledger = ledger_of(instance)

@@ -18,6 +18,7 @@ from dagster_gpufair.cli.instance import no_policy
 from dagster_gpufair.cli.tables import LONGEST_SENTENCE, plain
 from dagster_gpufair.gate.as_off import as_off
 from dagster_gpufair.gate.policy_file import FILE_STATUS
+from dagster_gpufair.gate.turn import DAEMON_STATUS, TURN_LASTS
 from dagster_gpufair.ledger import durations, leases, nodes, policies, status
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.nodes import CordonedNode
@@ -134,7 +135,10 @@ class Moment:
 
     def is_covered(self, lease: LeaseRecord) -> bool:
         """Whether the quota of its team covers a lease whole."""
-        return lease.request_id not in self.snapshot.borrowed(lease.team, lease.pool).from_others
+        return (
+            lease.request_id
+            not in self.snapshot.running.borrowed(lease.team, lease.pool).from_others
+        )
 
     def borrowed_in(self, pool: str) -> int:
         """GPUs that teams use above their quotas in a pool, in thousandths."""
@@ -241,9 +245,6 @@ def short_ids(ids: Iterable[str]) -> Mapping[str, str]:
 
 
 def _daemon(session: Session, now: float) -> Daemon:
-    # Imported here, since it brings Dagster along.
-    from dagster_gpufair.gate.gpu_queue import DAEMON_STATUS, TURN_LASTS
-
     said = status.get(session, DAEMON_STATUS)
     if not said:
         return Daemon(None, None, overdue=True)

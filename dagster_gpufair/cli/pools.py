@@ -124,7 +124,7 @@ def pool_uses(moment: Moment) -> Sequence[PoolUse]:
                 in_use=in_use[name],
                 borrowed=moment.borrowed_in(name),
                 held_back=min(moment.snapshot.accounts.held_back.get(name, 0), free),
-                promised=sum(kept.gpus for kept in moment.snapshot.promises_in(name)),
+                promised=sum(kept.gpus for kept in moment.snapshot.promises.in_pool(name)),
                 free=free,
                 waiting=len(moment.lines.get(name, ())),
                 lane=None if room.lane is None else LaneUse(room.lane, min(room.lane_left, free)),
@@ -208,7 +208,7 @@ def _kept(moment: Moment, use: PoolUse) -> Iterator[str]:
             f"{format_gpus(lane.gpus)} free, for runs of at most {format_gpus(lane.max_gpus)} "
             f"GPU{'' if lane.max_gpus == ONE_GPU else 's'} and {format_duration(lane.max_duration)}"
         )
-    for kept in moment.snapshot.promises_in(use.name):
+    for kept in moment.snapshot.promises.in_pool(use.name):
         name = moment.names[kept.request.id]
         yield f"for {name}: {format_gpus(kept.gpus)} × {plain(use.name)}, as promised"
     for reservation in use.reservations:

@@ -113,7 +113,7 @@ def _on_whose(lease: LeaseRecord, moment: Moment) -> Iterator[str]:
     if lease.ungated:
         yield "It was not granted: this queue did not start it. Its GPUs count while it runs."
     holding = moment.snapshot.accounts.holding(lease.to_lease(), lease.pool)
-    borrowed = moment.snapshot.borrowed(lease.team, lease.pool)
+    borrowed = moment.snapshot.running.borrowed(lease.team, lease.pool)
     own, teams = (plain(wording.used(one), LONGEST_SENTENCE) for one in (holding, holding.team))
     if lease.request_id not in borrowed.inside:
         yield f"The quota covers these GPUs ({own})."

@@ -23,23 +23,26 @@ class BorrowedUse:
     def __init__(self) -> None:
         self.used: Mapping[tuple[Account, str], float] = {}
         self._until: float | None = None
+        self._is_known = False
 
     def resume(self, until: float | None) -> None:
         """Go on from where the last writer was; None if there was none."""
-        self._until = until
+        self._until, self._is_known = until, False
 
     def accrue(
         self, session: Session, policy: Policy, held: Iterable[LeaseRecord], now: float
     ) -> None:
-        """Add what was borrowed since the last time, if it is time to."""
-        if now - (self._until or 0.0) < ACCRUE_EVERY:
+        """Add what was borrowed since the last time, if it is time to; of another writer's, read it."""
+        is_due = now - (self._until or 0.0) >= ACCRUE_EVERY
+        if self._is_known and not is_due:
             return
         half_life = policy.fair_share.half_life.total_seconds()
-        if self._until is not None:
-            borrowed = _borrowed(policy, [lease.to_lease() for lease in held], now)
-            usage.accrue(session, borrowed, self._until, now, half_life)
-        self._until = now
-        self.used = usage.used(session, now, half_life)
+        if is_due:
+            if self._until is not None:
+                borrowed = _borrowed(policy, [lease.to_lease() for lease in held], now)
+                usage.accrue(session, borrowed, self._until, now, half_life)
+            self._until = now
+        self.used, self._is_known = usage.used(session, now, half_life), True
 
 
 def _borrowed(policy: Policy, held: Sequence[Lease], now: float) -> dict[tuple[Account, str], int]:

@@ -20,15 +20,13 @@ from dagster_gpufair.gate.collector import collector_at_rest
 from dagster_gpufair.gate.ends import Ended, Ends
 from dagster_gpufair.gate.policy_file import PolicyWatch
 from dagster_gpufair.gate.rules import Rules
-from dagster_gpufair.gate.turn import DAEMON_STATUS, TURN_LASTS, Overtaken, Turn
+from dagster_gpufair.gate.turn import DAEMON_STATUS, Overtaken, Turn
 from dagster_gpufair.gate.ungated import Ungated
 from dagster_gpufair.ledger import leases, nodes, requests, reservations, status
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.leases import LeaseRecord, recorded
 from dagster_gpufair.scheduling.model import Plan, Reservation, Start, State
 from dagster_gpufair.scheduling.plan import plan
-
-__all__ = ["DAEMON_STATUS", "TURN_LASTS", "GpuQueue", "judged"]
 
 
 class GpuQueue:

@@ -59,13 +59,15 @@ class Ahead:
         """What others may have of the pool when the window starts, beside what lasts until then."""
         snapshot = self._snapshot
         version, left = self._left.get(window, (-1, 0))
-        if version == snapshot.version(window.pool):
+        if version == snapshot.running.version(window.pool):
             return left
         team = snapshot.accounts.account(Account(window.team), window.pool).team
-        lasting = [lease for lease in snapshot.leases_in(window.pool) if self._lasts(lease, window)]
+        lasting = [
+            lease for lease in snapshot.running.in_pool(window.pool) if self._lasts(lease, window)
+        ]
         self._lasting[window] = frozenset(lease.id for lease in lasting)
         of_team = sum(lease.gpus for lease in lasting if lease.team == window.team)
-        promised = sum(kept.gpus for kept in snapshot.promises_in(window.pool))
+        promised = sum(kept.gpus for kept in snapshot.promises.in_pool(window.pool))
         in_force = held(snapshot.policy, snapshot.now).get((window.team, window.pool), 0)
         then = held(snapshot.policy, window.start).get((window.team, window.pool), 0)
         needs = max(0, team.unlent - in_force + then - of_team)
@@ -79,7 +81,7 @@ class Ahead:
             - needs
             - held_back
         )
-        self._left[window] = (snapshot.version(window.pool), left)
+        self._left[window] = (snapshot.running.version(window.pool), left)
         return left
 
     def _lasts(self, lease: Lease, window: Upcoming) -> bool:
@@ -92,6 +94,6 @@ class Ahead:
             lease.team == window.team
             or not preemption.by_itself
             or (tier is not None and tier.preemptible == "never")
-            or not snapshot.lent_to_the_end(lease).from_others
+            or not snapshot.running.lent_to_the_end(lease).from_others
             or lease.started + preemption.min_runtime + preemption.grace > window.start
         )

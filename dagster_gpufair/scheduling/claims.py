@@ -108,7 +108,7 @@ class Claims:
         if at is not None:
             left += sum(
                 lease.gpus
-                for lease in self._snapshot.leases_of(holding)
+                for lease in self._snapshot.running.of_account(holding)
                 if (end := self._snapshot.preemption.gone_by(asker, lease)) is not None
                 and end <= at
             )
@@ -120,13 +120,13 @@ class Claims:
             return None
         # Whoever claims may also have started in another pool.
         known, claim = self._found.get(holding, (-1, None))
-        if known != self._snapshot.changes:
+        if known != self._snapshot.running.changes:
             claim = self._best(holding)
-            self._found[holding] = (self._snapshot.changes, claim)
+            self._found[holding] = (self._snapshot.running.changes, claim)
         return claim
 
     def _best(self, holding: Holding) -> Claim | None:
-        leases = self._snapshot.leases_of(holding)
+        leases = self._snapshot.running.of_account(holding)
         best: tuple[tuple[float, float, str], Asker] | None = None
         for gpus, asks in self._asks[holding].items():
             smaller = sum(lease.gpus for lease in leases if lease.gpus < gpus)

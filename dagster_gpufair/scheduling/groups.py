@@ -87,7 +87,7 @@ class Ask:
         self.wanted: list[Choice] = []
         self.stuck: Choice | None = None
         self.nodes: Mapping[str, int] = {}
-        self.kept = None if sample.promised is None else snapshot.kept_for(sample)
+        self.kept = None if sample.promised is None else snapshot.promises.of(sample.id)
         self.rights = snapshot.rights(sample)
         if self.rights is not None and blocked is None:
             self.wanted = [
@@ -305,7 +305,7 @@ class Groups:
             lease
             for holding in holdings
             if least <= holding.quota
-            for lease in snapshot.leases_of(holding)
+            for lease in snapshot.running.of_account(holding)
             if lease.max_duration is not None and lease.gpus < request.gpus
         ]
 

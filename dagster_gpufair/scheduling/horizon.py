@@ -109,7 +109,7 @@ class Future:
         snapshot = self._snapshot
         holding = snapshot.accounts.holding(lease, lease.pool)
         self._count(holding, gpus, gpus)
-        kept = snapshot.kept_by_id(lease.notice_for)
+        kept = snapshot.promises.of(lease.notice_for)
         if kept is None or kept.holding.team is not holding.team:
             return
         gone = self._gone_for.get(kept.request.id, (0, 0))
@@ -179,7 +179,7 @@ def _changes(
         end = ends(lease)
         if end is not None and end <= until:
             at.setdefault(max(end, snapshot.now), []).append(partial(Future.end, lease=lease))
-    for kept in snapshot.promises_in(pool):
+    for kept in snapshot.promises.in_pool(pool):
         if kept.ends is not None and kept.ends <= until:
             at.setdefault(kept.ends, []).append(
                 partial(Future.unpromise, owner=kept.request.id, nodes=kept.nodes)

@@ -73,7 +73,7 @@ class _Pass:
     def begin_again(self) -> None:
         """Those who wait have their turns once more, and reserve anew."""
         self._snapshot.reservations.clear()
-        self._snapshot.forget_proposals()
+        self._snapshot.promises.forget_proposals()
         self._proposals.clear()
         self._queue.again()
 
@@ -88,8 +88,8 @@ class _Pass:
                 *snapshot.reservations.all(),
                 *(claim.reservation for claim in self._claims.all()),
             ],
-            withdrawn=sorted(snapshot.withdrawn),
-            spared=sorted(snapshot.spared),
+            withdrawn=sorted(snapshot.promises.withdrawn),
+            spared=sorted(snapshot.promises.spared),
             renewed=snapshot.preemption.renewed(),
         )
         uncordoned = None
@@ -101,7 +101,7 @@ class _Pass:
     def _start(self, turn: Turn) -> None:
         """It starts where it stands, or goes on to its next choice."""
         snapshot, asker = self._snapshot, turn.asker
-        request, kept = turn.request, snapshot.kept_for(turn.request)
+        request, kept = turn.request, snapshot.promises.of(turn.request.id)
         nodes = snapshot.place(asker)
         if (
             nodes is None
@@ -112,7 +112,7 @@ class _Pass:
             self._queue.try_next(turn)
             return
         if kept is not None:
-            snapshot.withdraw(request)
+            snapshot.promises.withdraw(request)
         standing = snapshot.standing(request, asker.holding, asker.gpus)
         self._starts.append(
             Start(
@@ -126,10 +126,9 @@ class _Pass:
                 inside=standing.inside,
             )
         )
-        if kept is None or nodes is kept.nodes:
-            snapshot.start(asker, nodes)
-        else:
-            snapshot.start_elsewhere(asker, nodes)
+        snapshot.start(asker, nodes)
+        if kept is not None and nodes is not kept.nodes:
+            snapshot.promises.started_elsewhere(request)
         self._queue.started(turn, nodes)
 
     def _make_room(self, turn: Turn) -> None:
@@ -152,7 +151,7 @@ class _Pass:
                 # Until a person has agreed it keeps what any other would that waits for space.
                 reservation = self._reserve(turn)
                 self._proposals.append(preemption)
-                self._snapshot.propose(asker, found.victims)
+                self._snapshot.promises.propose(asker, found.victims)
                 self._queue.reserved(turn, asker.pool if reservation is None else reservation.pool)
             else:
                 self._preemptions.append(preemption)

@@ -57,7 +57,7 @@ class Preemption:
         if self.on and (asker.class_ <= Class.SHARED or self._rebalance):
             return True
         if self._term is not None and any(
-            self.term_is_over(lease) for lease in self._snapshot.leases_in(asker.pool)
+            self.term_is_over(lease) for lease in self._snapshot.running.in_pool(asker.pool)
         ):
             return True
         return self.outranks_its_own(asker)
@@ -101,7 +101,7 @@ class Preemption:
             return ends
         if self._tier(lease).preemptible == "never":
             return ends
-        lent = self._snapshot.lent_to_the_end(lease)
+        lent = self._snapshot.running.lent_to_the_end(lease)
         if self.rule(asker, lease, lent) not in ("reclaim", "priority", "urgent"):
             return ends
         stopped = max(self._snapshot.now, lease.started + self.min_runtime) + self.grace
@@ -122,26 +122,29 @@ class Preemption:
         return sorted(
             lease.id
             for pool in snapshot.policy.pools
-            for lease in snapshot.leases_in(pool)
+            for lease in snapshot.running.in_pool(pool)
             if self.term_is_over(lease)
             and lease.notice_until is None
             and not snapshot.is_spoken_for(lease)
-            and snapshot.lent(lease).from_others
+            and snapshot.running.lent(lease).from_others
         )
 
     def stoppable(self, pool: str) -> list[Lease]:
         """What may be stopped for anybody at all now, the least harm first."""
         version, leases = self._stoppable_in.get(pool, (-1, []))
-        if version != self._snapshot.version(pool):
+        if version != self._snapshot.running.version(pool):
             leases = [
                 lease
-                for lease in self._snapshot.leases_in(pool)
+                for lease in self._snapshot.running.in_pool(pool)
                 if self._tier(lease).preemptible != "never"
                 and not self._is_protected(lease)
-                and (self._tier(lease).preemptible == "always" or self._snapshot.lent(lease).inside)
+                and (
+                    self._tier(lease).preemptible == "always"
+                    or self._snapshot.running.lent(lease).inside
+                )
             ]
             leases.sort(key=self._harm)
-            self._stoppable_in[pool] = (self._snapshot.version(pool), leases)
+            self._stoppable_in[pool] = (self._snapshot.running.version(pool), leases)
         return leases
 
     def _is_protected(self, lease: Lease) -> bool:
@@ -187,7 +190,7 @@ class Preemption:
 
     def _outranked(self, asker: Asker) -> int:
         """The GPUs of leases of its own account that could be stopped for it by priority."""
-        points, version = self._points(asker), self._snapshot.version(asker.pool)
+        points, version = self._points(asker), self._snapshot.running.version(asker.pool)
         known, gpus = self._outranked_by.get((asker.holding, points), (-1, 0))
         if known != version:
             gpus = self._count_outranked(asker, points)
@@ -195,10 +198,10 @@ class Preemption:
         return gpus
 
     def _count_outranked(self, asker: Asker, points: float) -> int:
-        inside = self._snapshot.borrowed(asker.request.team, asker.pool).inside
+        inside = self._snapshot.running.borrowed(asker.request.team, asker.pool).inside
         return sum(
             lease.gpus
-            for lease in self._snapshot.leases_of(asker.holding)
+            for lease in self._snapshot.running.of_account(asker.holding)
             if (tier := self._tier(lease)).points < points
             and tier.preemptible != "never"
             and (tier.preemptible == "always" or lease.id in inside)

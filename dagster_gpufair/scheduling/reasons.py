@@ -27,7 +27,8 @@ from dagster_gpufair.policy.quantities import format_duration, format_gpus
 from dagster_gpufair.scheduling import wording
 from dagster_gpufair.scheduling.holding import Holding, Rights
 from dagster_gpufair.scheduling.model import Preemption, Request, Reservation, Sentence
-from dagster_gpufair.scheduling.snapshot import Kept, Snapshot
+from dagster_gpufair.scheduling.promises import Kept
+from dagster_gpufair.scheduling.snapshot import Snapshot
 
 NO_BORROWING = "its borrow_limit is 0"
 BY_RULE = ("quota_exhausted", "borrow_limit")
@@ -72,7 +73,7 @@ class Reasons:
 
     def why(self, request: Request) -> Why:
         """Why the request waits."""
-        kept = self._snapshot.kept_for(request) if request.promised is not None else None
+        kept = self._snapshot.promises.of(request.id) if request.promised is not None else None
         if kept is not None:
             return self.preempting(request, kept.holding, kept.gpus)
         rights = self._snapshot.rights(request)
@@ -144,7 +145,7 @@ class Reasons:
         """Why a request waits that was promised its GPUs."""
         leaving = [
             lease
-            for lease in self._snapshot.leases_in(holding.pool)
+            for lease in self._snapshot.running.in_pool(holding.pool)
             if lease.notice_until is not None and lease.notice_for in (request.id, None)
         ]
         until = max((lease.notice_until or 0.0 for lease in leaving), default=self._snapshot.now)
@@ -219,7 +220,7 @@ class Reasons:
             self._kept[holding] = [
                 *self._reserved.get(holding.pool, ()),
                 *self._claimed.get(holding, ()),
-                *self._snapshot.promises_in(holding.pool),
+                *self._snapshot.promises.in_pool(holding.pool),
             ]
         return [each for each in self._kept[holding] if each.request is not request]
 

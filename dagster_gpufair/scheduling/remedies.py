@@ -165,7 +165,7 @@ def _wait(snapshot: Snapshot, request: Request) -> Remedy | None:
             asker = snapshot.asker(request, holding, gpus)
             if asker is None or not snapshot.within_ceilings(asker):
                 continue
-            leases = snapshot.leases_in(pool)
+            leases = snapshot.running.in_pool(pool)
             opening = earliest(snapshot, asker, leases, lambda lease: lease.ends)
             if opening is not None and (best is None or opening.at < float(best.value)):
                 best = Remedy("wait", opening.at, pool, gpus)

@@ -269,14 +269,14 @@ class Reservations:
             asker.request.tier,
             asker.class_,
         )
-        if self._in_vain.get(key) == snapshot.version(asker.pool):
+        if self._in_vain.get(key) == snapshot.running.version(asker.pool):
             return None
         blocks = self.blocks(asker)
 
         def gone(lease: Lease) -> float | None:
             return snapshot.preemption.gone_by(asker, lease)
 
-        leases = snapshot.leases_in(asker.pool)
+        leases = snapshot.running.in_pool(asker.pool)
         found = earliest(snapshot, asker, leases, gone, blocks)
         length = asker.request.max_duration
         for block in () if self._nothing_passes else blocks:
@@ -288,7 +288,7 @@ class Reservations:
                 if before is not None and (found is None or before.at < found.at):
                     found = before
         if found is None:
-            self._in_vain[key] = snapshot.version(asker.pool)
+            self._in_vain[key] = snapshot.running.version(asker.pool)
         return found
 
     def _placement_in_the_end(self, asker: Asker) -> dict[str, int] | None:
@@ -297,8 +297,8 @@ class Reservations:
         future = Future(snapshot, asker.pool)
         for block in self.blocks(asker):
             future.block(block)
-        for lease in list(snapshot.leases_in(asker.pool)):
-            its = snapshot.lent(lease)
+        for lease in list(snapshot.running.in_pool(asker.pool)):
+            its = snapshot.running.lent(lease)
             same_team = lease.team == asker.request.team
             lent = its.inside if same_team else its.from_others
             others = snapshot.accounts.holding(lease, lease.pool) is not asker.holding

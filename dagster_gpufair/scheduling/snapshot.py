@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
 from dagster_gpufair.policy.in_force import Upcoming
 from dagster_gpufair.policy.models import Policy, Pool
@@ -13,7 +11,6 @@ from dagster_gpufair.scheduling.accounts import Accounts
 from dagster_gpufair.scheduling.ahead import Ahead
 from dagster_gpufair.scheduling.capacity import Room
 from dagster_gpufair.scheduling.ceilings import Ceilings
-from dagster_gpufair.scheduling.coverage import Borrowed, Coverage, Lent
 from dagster_gpufair.scheduling.holding import Holding, Rights, rights_of
 from dagster_gpufair.scheduling.horizon import Asker
 from dagster_gpufair.scheduling.model import (
@@ -27,59 +24,31 @@ from dagster_gpufair.scheduling.model import (
 )
 from dagster_gpufair.scheduling.order import NEVER, Order, Standing
 from dagster_gpufair.scheduling.preemption import Preemption
+from dagster_gpufair.scheduling.promises import Promises
 from dagster_gpufair.scheduling.reservations import Reservations
+from dagster_gpufair.scheduling.running import Running
 
 _NO_ROOM = Room(Pool(gpus=0), ())
-
-
-class Kept(NamedTuple):
-    """A promise as it is kept: where, and until when at most.
-
-    ``leaving`` is what of its account's own work, and of its team's, was given notice for it.
-    """
-
-    request: Request
-    holding: Holding
-    gpus: int
-    nodes: Mapping[str, int]
-    ends: float | None
-    leaving: tuple[int, int] = (0, 0)
-
-    @property
-    def adds(self) -> tuple[int, int]:
-        """What it adds to the use of its account, and of its team, beside what leaves for it."""
-        return self.adds_without(0, 0)
-
-    def adds_without(self, own: int, of_team: int) -> tuple[int, int]:
-        """The same once so much of what leaves for it has left."""
-        return (
-            max(0, self.gpus - self.leaving[0] + own),
-            max(0, self.gpus - self.leaving[1] + of_team),
-        )
 
 
 class Snapshot:
     """What a pass knows: who has what, what is free, and what the rules say about it.
 
-    Only `start`, `promise`, `propose` and `withdraw` change it, and each of them the `version` of its pool.
-    ``withdrawn`` are the requests whose promises could not come true.
+    Only `start`, `promise` and what `promises` does change it, and each of these the version of its pool.
     """
 
     def __init__(self, policy: Policy, state: State, now: float) -> None:
         self.policy = policy
         self.now = now
-        self._versions: dict[str, int] = {}
-        self._team_versions: dict[tuple[str, str], int] = {}
         self.order = Order(policy, now)
-        self._leases: dict[str, dict[str, Lease]] = {}
-        self._of_teams: dict[tuple[str, str], dict[str, Lease]] = {}
-        for lease in state.leases:
-            self._put(lease)
         soon = now + policy.preemption.grace.total_seconds()
+        in_pools: dict[str, list[Lease]] = {}
+        for lease in state.leases:
+            in_pools.setdefault(lease.pool, []).append(lease)
         self.rooms = {
             name: Room(
                 pool,
-                self.leases_in(name),
+                in_pools.get(name, ()),
                 state.cordoned.get(name, frozenset()),
                 policy.fast_lane.get(name),
                 soon,
@@ -88,47 +57,24 @@ class Snapshot:
         }
         ready = {name: room.ready for name, room in self.rooms.items()}
         self.accounts = Accounts(policy, state.leases, state.used, ready, now)
+        self.running = Running(policy, state.leases, self.accounts)
         self.ceilings = Ceilings(policy, state.leases)
         self.newest_start = _newest_starts(state.source_starts, state.leases)
         self.holds_gpus = {(lease.team, lease.source) for lease in state.leases}
         self.preemption = Preemption(self)
         self.reservations = Reservations(self)
+        self.promises = Promises(self)
         self._ahead = Ahead(self) if policy.windows else None
-        self._coverage: dict[tuple[str, str], Coverage] = {}
-        self._of_accounts: dict[Holding, tuple[int, list[Lease]]] = {}
-        self._spoken_for: set[str] = set()
-        self._proposed: set[str] = set()
-        self._proposals: list[tuple[Asker, tuple[int, int]]] = []
-        self._kept: dict[str, Kept] = {}
-        self.withdrawn: list[str] = []
-        self.spared: set[str] = set()
+        self._started: set[str] = set()
         self._pools: dict[tuple[str, ...], list[str]] = {}
         self._rights: dict[tuple[str, str, str | None], Rights | None] = {}
-        self._promise_as_before(state.requests)
+        self.promises.keep_as_before(state.requests)
 
     # What is known
 
     def room(self, pool: str) -> Room:
         """The pool's room; a pool that is not in the policy has none."""
         return self.rooms.get(pool, _NO_ROOM)
-
-    def leases_in(self, pool: str) -> Iterable[Lease]:
-        """What runs in a pool, also what starts in this pass."""
-        return self._leases.get(pool, {}).values()
-
-    def leases_of(self, holding: Holding) -> list[Lease]:
-        """What an account runs in its pool."""
-        team, pool = holding.account.team, holding.pool
-        version = self._team_versions.get((team, pool), 0)
-        known, leases = self._of_accounts.get(holding, (-1, []))
-        if known != version:
-            leases = [
-                lease
-                for lease in self._of_team(team, pool)
-                if self.accounts.holding(lease, pool) is holding
-            ]
-            self._of_accounts[holding] = (version, leases)
-        return leases
 
     def slipped_in(self, request: Request, holding: Holding, gpus: int) -> int:
         """GPUs of smaller runs of the account that began while the request waits, and are bounded.
@@ -139,48 +85,15 @@ class Snapshot:
             return 0
         return sum(
             lease.gpus
-            for lease in self.leases_of(holding)
+            for lease in self.running.of_account(holding)
             if lease.started >= request.submitted
             and lease.gpus < gpus
             and lease.max_duration is not None
         )
 
-    @property
-    def changes(self) -> int:
-        """A number that changes whenever anything does in any pool."""
-        return sum(self._versions.values())
-
-    def version(self, pool: str) -> int:
-        """A number that changes whenever anything does in the pool."""
-        return self._versions.get(pool, 0)
-
-    def promises_in(self, pool: str) -> list[Kept]:
-        """What is kept in a pool for requests whose victims leave."""
-        return [kept for kept in self._kept.values() if kept.holding.pool == pool]
-
-    def kept_for(self, request: Request) -> Kept | None:
-        """What is kept for the request."""
-        return self._kept.get(request.id)
-
-    def kept_by_id(self, id: str | None) -> Kept | None:
-        """What is kept for a request, by its id."""
-        return None if id is None else self._kept.get(id)
-
     def is_spoken_for(self, lease: Lease) -> bool:
         """Whether it starts in this pass, or is a victim that awaits approval."""
-        return lease.id in self._spoken_for or lease.id in self._proposed
-
-    def borrowed(self, team: str, pool: str) -> Borrowed:
-        """Which of a team's leases in a pool are borrowed."""
-        return self._covers(team, pool).borrowed
-
-    def lent(self, lease: Lease) -> Lent:
-        """Whether a lease is borrowed."""
-        return self._covers(lease.team, lease.pool).lent(lease)
-
-    def lent_to_the_end(self, lease: Lease) -> Lent:
-        """Whether it will be once all that ends before it is gone."""
-        return self._covers(lease.team, lease.pool).lent_to_the_end(lease)
+        return lease.id in self._started or self.promises.is_proposed(lease)
 
     def pools(self, request: Request) -> list[str]:
         """Those of its pools that are in the policy, in order of liking."""
@@ -209,7 +122,7 @@ class Snapshot:
     def within_ceilings(self, asker: Asker) -> bool:
         """Whether no ceiling of its team keeps it from starting; what is promised to it counts already."""
         request = asker.request
-        if request.id in self._kept:
+        if self.promises.of(request.id) is not None:
             return True
         return self.ceilings.exceeded(request, asker.pool, asker.gpus) is None
 
@@ -240,10 +153,12 @@ class Snapshot:
 
         What was promised to it comes first, once its victims have left.
         """
-        kept = self._kept.get(asker.request.id)
+        kept = self.promises.of(asker.request.id)
         if kept is None or kept.holding.pool != asker.pool:
             return self._place(asker)
-        if (kept.holding, kept.gpus) == (asker.holding, asker.gpus) and self._is_ready(kept):
+        if (kept.holding, kept.gpus) == (asker.holding, asker.gpus) and self.promises.is_ready(
+            kept
+        ):
             return kept.nodes
         # It may also start beside its victims, on what is kept for it and on other GPUs.
         room, request = self.room(asker.pool), asker.request
@@ -276,22 +191,6 @@ class Snapshot:
             return False
         return self.room(asker.pool).place(asker.gpus, asker.request.gpus_per_node) is not None
 
-    def _is_ready(self, kept: Kept) -> bool:
-        """Whether its victims have left, and all of it is free beyond what is kept from it."""
-        pool = kept.holding.pool
-        room = self.room(pool)
-        if any(lease.notice_for == kept.request.id for lease in self.leases_in(pool)):
-            return False
-        left = room.free_but_for(kept.request.id, kept.nodes) - self._kept_from(kept)
-        return room.has_idle(kept.nodes) and kept.gpus <= left
-
-    def _kept_from(self, kept: Kept) -> int:
-        """What is held back for others, or in a fast lane that it may not use."""
-        room = self.room(kept.holding.pool)
-        in_lane = room.in_lane(kept.gpus, kept.request.max_duration)
-        held_back = self.accounts.held_back_by_others(kept.holding)
-        return held_back + (0 if in_lane else room.lane_left)
-
     def most_before_windows(
         self, asker: Asker, begins: float, freed: Iterable[Lease] = ()
     ) -> float:
@@ -317,61 +216,19 @@ class Snapshot:
         room = self.room(holding.pool)
         self.reservations.taken(asker, self.now, nodes)
         lease = asker.as_lease(self.now, room.said(nodes))
-        self._put(lease)
-        self._spoken_for.add(request.id)
+        self._started.add(request.id)
         room.hold(lease, nodes)
         self.accounts.take(holding, gpus, request.source)
         self.ceilings.take(request, holding.pool, gpus)
         if request.source is not None:
             self.newest_start[request.team, request.source] = self.now
             self.holds_gpus.add((request.team, request.source))
-        self._changed(holding.pool, request.team)
+        self.running.put(lease)
 
     def promise(self, asker: Asker, nodes: Mapping[str, int], victims: Iterable[Victim]) -> None:
         """The victims are given notice, and the placement is kept for the request."""
-        until = self.now + self.preemption.grace
-        self.reservations.taken(asker, until, nodes)
-        for victim in victims:
-            lease = victim.lease
-            leaving = replace(lease, notice_until=until, notice_for=asker.request.id)
-            self._put(leaving)
-            self.spared.discard(lease.id)
-            self.room(lease.pool).notify(lease, leaving)
-            self._changed(lease.pool, lease.team)
-        self._keep(asker.request, asker.holding, asker.gpus, nodes, until)
-
-    def propose(self, asker: Asker, victims: Iterable[Victim]) -> None:
-        """The victims await a person's approval, and nothing else is asked of them."""
-        leases = [victim.lease for victim in victims]
-        leaving = self._of_account(asker.holding, leases)
-        adds = Kept(asker.request, asker.holding, asker.gpus, {}, None, leaving).adds
-        self._proposed.update(lease.id for lease in leases)
-        self._proposals.append((asker, adds))
-        asker.holding.propose(*adds)
-        self._changed(asker.pool, asker.request.team)
-
-    def forget_proposals(self) -> None:
-        """Nothing awaits approval."""
-        for asker, (of_account, of_team) in self._proposals:
-            asker.holding.propose(-of_account, -of_team)
-            self._changed(asker.pool, asker.request.team)
-        self._proposals.clear()
-        self._proposed.clear()
-
-    def start_elsewhere(self, asker: Asker, nodes: Mapping[str, int]) -> None:
-        """It starts on other GPUs than those promised to it: its victims may stay."""
-        self.start(asker, nodes)
-        self.withdrawn.append(asker.request.id)
-        self._spare_victims(asker.request.id)
-
-    def withdraw(self, request: Request) -> None:
-        """Nothing is kept for the request any more."""
-        kept = self._kept.pop(request.id, None)
-        if kept is not None:
-            self.room(kept.holding.pool).unpromise(request.id, kept.nodes)
-            self.accounts.promise(kept.holding, -kept.adds[0], -kept.adds[1])
-            self.ceilings.give(request, kept.holding.pool, kept.gpus)
-            self._changed(kept.holding.pool, request.team)
+        self.reservations.taken(asker, self.now + self.preemption.grace, nodes)
+        self.promises.make(asker, nodes, victims)
 
     # Points
 
@@ -414,100 +271,6 @@ class Snapshot:
             id=request.id,
             inside=holding.inside,
         )
-
-    def _spare_victims(self, of: str) -> None:
-        """Let those stay that were given notice for a promise that has ended, if no other needs them."""
-        leaving = [
-            lease for pool in self.rooms for lease in self.leases_in(pool) if lease.notice_for == of
-        ]
-        for lease in sorted(leaving, key=lambda lease: (lease.started, lease.id)):
-            room = self.room(lease.pool)
-            staying = replace(lease, notice_until=None, notice_for=None)
-            if room.could_spare(lease, staying):
-                room.notify(lease, staying)
-                self._put(staying)
-                self._changed(lease.pool, lease.team)
-                self.spared.add(lease.id)
-
-    def _promise_as_before(self, requests: Iterable[Request]) -> None:
-        """Keep what was promised in earlier passes, if it can still come true."""
-        promised = [request for request in requests if request.promised is not None]
-        for request in sorted(promised, key=lambda request: (request.submitted, request.id)):
-            promise = request.promised
-            assert promise is not None
-            room = self.room(promise.pool)
-            nodes = room.promised_nodes(promise)
-            holding = self.accounts.holding(request, promise.pool)
-            kept = Kept(request, holding, promise.gpus, nodes, None)
-            if (
-                self.rights(request) is None
-                or not room.could_keep(nodes)
-                or promise.gpus > room.free_at_last() - self._kept_from(kept)
-            ):
-                self.withdrawn.append(request.id)
-                continue
-            leaving = [
-                lease.ends
-                for lease in self.leases_in(promise.pool)
-                if lease.ends is not None
-                and room.is_leaving(lease)
-                and room.where(lease).keys() & nodes.keys()
-            ]
-            ready = max([self.now, *leaving])
-            self._keep(request, holding, sum(nodes.values()), nodes, ready)
-        for id in self.withdrawn:
-            self._spare_victims(id)
-
-    def _keep(
-        self,
-        request: Request,
-        holding: Holding,
-        gpus: int,
-        nodes: Mapping[str, int],
-        ready: float,
-    ) -> None:
-        self.room(holding.pool).promise(request.id, nodes, request.max_duration)
-        leaving = (
-            lease
-            for lease in self._of_team(request.team, holding.pool)
-            if lease.notice_for == request.id
-        )
-        length = request.max_duration
-        ends = None if length is None else ready + length
-        kept = Kept(request, holding, gpus, nodes, ends, self._of_account(holding, leaving))
-        self._kept[request.id] = kept
-        self.accounts.promise(holding, *kept.adds)
-        self.ceilings.take(request, holding.pool, gpus)
-        self._changed(holding.pool, request.team)
-
-    def _of_account(self, holding: Holding, leases: Iterable[Lease]) -> tuple[int, int]:
-        """GPUs of these leases that are the account's, and its team's."""
-        own = of_team = 0
-        for lease in leases:
-            its = self.accounts.holding(lease, lease.pool)
-            own += lease.gpus if its is holding else 0
-            of_team += lease.gpus if its.team is holding.team else 0
-        return own, of_team
-
-    def _covers(self, team: str, pool: str) -> Coverage:
-        found = self._coverage.get((team, pool))
-        if found is None:
-            found = Coverage(self.policy, self.accounts, pool, self._of_team(team, pool))
-            self._coverage[team, pool] = found
-        return found
-
-    def _of_team(self, team: str, pool: str) -> Iterable[Lease]:
-        return self._of_teams.get((team, pool), {}).values()
-
-    def _put(self, lease: Lease) -> None:
-        """It runs, as it says."""
-        self._leases.setdefault(lease.pool, {})[lease.id] = lease
-        self._of_teams.setdefault((lease.team, lease.pool), {})[lease.id] = lease
-
-    def _changed(self, pool: str, team: str) -> None:
-        self._coverage.pop((team, pool), None)
-        self._versions[pool] = self._versions.get(pool, 0) + 1
-        self._team_versions[team, pool] = self._team_versions.get((team, pool), 0) + 1
 
 
 def _newest_starts(

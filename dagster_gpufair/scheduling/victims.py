@@ -68,7 +68,7 @@ class Victims:
             request.tier,
             request.gpus_per_node,
         )
-        moment = (snapshot.version(asker.pool), snapshot.reservations.version(asker.pool))
+        moment = (snapshot.running.version(asker.pool), snapshot.reservations.version(asker.pool))
         known = self._in_vain.get(alike)
         if known is None or known.moment != moment:
             known = _InVain(moment)
@@ -94,11 +94,11 @@ class Victims:
 
     def _over_soon(self, pool: str) -> tuple[list[Lease], Future]:
         """What ends before somebody who is given notice now has to be gone, and the pool then."""
-        version = self._snapshot.version(pool)
+        version = self._snapshot.running.version(pool)
         known = self._over.get(pool)
         if known is None or known[0] != version:
             soon = self._snapshot.now + self._snapshot.preemption.grace
-            leases = self._snapshot.leases_in(pool)
+            leases = self._snapshot.running.in_pool(pool)
             over = [lease for lease in leases if lease.ends is not None and lease.ends <= soon]
             future = Future(self._snapshot, pool)
             for lease in over:
@@ -122,7 +122,7 @@ class Victims:
 
     def _is_given_up(self, pool: str, blocks: Iterable[Reservation], soon: float) -> bool:
         """Whether anything that is kept for others now is over by then, with their work."""
-        ends = [kept.ends for kept in self._snapshot.promises_in(pool)]
+        ends = [kept.ends for kept in self._snapshot.promises.in_pool(pool)]
         ends += [
             block.at + length
             for block in blocks
@@ -132,7 +132,7 @@ class Victims:
 
     def _blocked_soon(self, pool: str, blocks: tuple[Reservation, ...]) -> Future:
         """The pool by then, beside what is reserved."""
-        version = self._snapshot.version(pool)
+        version = self._snapshot.running.version(pool)
         known = self._blocked.get(pool)
         if known is None or known[:2] != (version, blocks):
             future = self._over_soon(pool)[1].copy()
@@ -164,13 +164,13 @@ class Victims:
         covered = preemption.best_class(asker)
         alike = (asker.holding, asker.rights, asker.request.tier, covered)
         version, found = self._candidates_of.get(alike, (-1, []))
-        if version != snapshot.version(asker.pool):
+        if version != snapshot.running.version(asker.pool):
             found = [
                 Victim(lease, rule)
                 for lease in preemption.stoppable(asker.pool)
-                if (rule := preemption.rule(asker, lease, snapshot.lent(lease)))
+                if (rule := preemption.rule(asker, lease, snapshot.running.lent(lease)))
             ]
-            self._candidates_of[alike] = (snapshot.version(asker.pool), found)
+            self._candidates_of[alike] = (snapshot.running.version(asker.pool), found)
         if asker.holding.team.covers(asker.gpus) is Class.BORROWING:
             # What the team has beyond its quota goes before it claims anything from other teams.
             return sorted(found, key=lambda victim: victim.lease.team != asker.request.team)

@@ -10,7 +10,8 @@ from typing import Any
 
 from dagster_gpufair.cli.tables import clock
 from dagster_gpufair.gate.as_off import as_off
-from dagster_gpufair.gate.gpu_queue import DAEMON_STATUS, judged
+from dagster_gpufair.gate.gpu_queue import judged
+from dagster_gpufair.gate.turn import DAEMON_STATUS
 from dagster_gpufair.ledger import leases, nodes, policies, requests, reservations, status
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.requests import RequestRecord

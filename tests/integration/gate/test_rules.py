@@ -287,3 +287,24 @@ def test_a_node_out_of_service_takes_nothing_until_it_is_put_back(
     stage.pass_(at=NOW + 4)
     assert stage.launched == [runs, waits]
     stage.assert_nothing_lost()
+
+
+def test_what_a_team_has_borrowed_of_late_counts_for_a_daemon_that_takes_over(
+    open_stage: OpenStage,
+) -> None:
+    stage = open_stage("""
+        pools: {a100: {gpus: 4}}
+        teams: {red: {}, blue: {}}
+    """)
+    borrows = stage.submit(team="red", pool="a100", gpus=4)
+    stage.pass_(at=NOW)
+    stage.pass_(at=NOW + 36_000)
+    again = stage.submit(team="red", pool="a100", gpus=4)
+    first_time = stage.submit(team="blue", pool="a100", gpus=4)
+
+    stage.succeed(borrows)
+    stage.restart_daemon()
+    stage.pass_(at=NOW + 36_001)
+
+    assert stage.launched == [borrows, first_time]
+    assert stage.reason(again) == "insufficient_gpus"
