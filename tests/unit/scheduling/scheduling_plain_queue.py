@@ -1,7 +1,7 @@
 """A queue in its plainest form: for every turn, every request is looked at again.
 
 It answers as the product's queue does, without lines, groups or anything kept from turn to turn, so that
-the two can be compared: what they find must be the same.
+the two can be compared: what they find must be the same. Victims are searched for as plainly.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dagster_gpufair.scheduling.model import Class, Request
 from dagster_gpufair.scheduling.order import Key, comparison_key
 from dagster_gpufair.scheduling.queue import Turn
 from dagster_gpufair.scheduling.snapshot import Snapshot
+from dagster_gpufair.scheduling.victims import Found, Victims
 
 
 @dataclass
@@ -115,3 +116,13 @@ class PlainQueue:
         return (
             may_reserve and self._snapshot.reservations.is_open(asker.pool, asker.class_)
         ) or self._snapshot.preemption.may_act(asker)
+
+
+class PlainVictims:
+    """Knows nothing of earlier searches."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def find(self, asker: Asker) -> Found | None:
+        return Victims(self._snapshot).find(asker)

@@ -1,11 +1,11 @@
-"""The order of turns is that of a queue that looks at everything again for each of them."""
+"""A pass decides like one that looks at everything again for each turn, and searches anew for each asker."""
 
 from __future__ import annotations
 
 from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
-from scheduling_plain_queue import PlainQueue
+from scheduling_plain_queue import PlainQueue, PlainVictims
 from scheduling_strategies import NOW, policies, states, stories
 from scheduling_world import Story
 
@@ -22,7 +22,10 @@ often = settings(
 
 
 def by_the_plain_queue(policy: Policy, state: State, now: float) -> Plan:
-    with patch("dagster_gpufair.scheduling.plan.Queue", PlainQueue):
+    with (
+        patch("dagster_gpufair.scheduling.plan.Queue", PlainQueue),
+        patch("dagster_gpufair.scheduling.plan.Victims", PlainVictims),
+    ):
         return plan(policy, state, now)
 
 
