@@ -59,10 +59,15 @@ UNKNOWN = Expected()
 
 
 def expected_starts(
-    policy: Policy, state: State, now: float, usual_ends: Mapping[str, float]
+    policy: Policy,
+    state: State,
+    now: float,
+    usual_ends: Mapping[str, float],
+    usual_lengths: Mapping[str, float] | None = None,
 ) -> Mapping[str, Expected]:
     """All that is known of when requests start, by their ids."""
     steps = min(max(_REQUESTS // (len(state.requests) + 1), 1), STEPS)
     latest = forecast(policy, state, now, steps)
-    usual = forecast(policy, state, now, steps, usual_ends) if usual_ends else {}
+    is_any_usual = usual_ends or usual_lengths
+    usual = forecast(policy, state, now, steps, usual_ends, usual_lengths) if is_any_usual else {}
     return {id_: Expected.of(latest.get(id_), usual.get(id_)) for id_ in {**latest, **usual}}

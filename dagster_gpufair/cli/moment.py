@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +84,8 @@ class Moment:
     """Who waits, who holds what and by which policy, and what is decided about it ``now``.
 
     ``policy`` is as the daemon follows it in this version, ``written`` as it was adopted.
-    ``usual_ends`` says when leases end if they take as long as such runs usually have.
+    ``usual_ends`` says when leases end if they take as long as such runs usually have, and
+    ``usual_lengths`` how long what waits will take then.
     """
 
     now: float
@@ -97,6 +98,7 @@ class Moment:
     leases: Sequence[LeaseRecord]
     cordons: Sequence[CordonedNode]
     usual_ends: Mapping[str, float]
+    usual_lengths: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def plan(self) -> Plan:
@@ -149,7 +151,8 @@ class Moment:
     @cached_property
     def starts_at(self) -> Mapping[str, Expected]:
         """When requests start, by id, where that is known."""
-        return expected_starts(self.policy, self.state, self.now, self.usual_ends)
+        usual = (self.usual_ends, self.usual_lengths)
+        return expected_starts(self.policy, self.state, self.now, *usual)
 
     def expected(self, request_id: str) -> Expected:
         """When a request starts, as far as that is known."""
@@ -231,6 +234,7 @@ def read_moment(instance: DagsterInstance, session: Session, now: float) -> Mome
         leases=leases.open_leases(session),
         cordons=nodes.cordoned(session),
         usual_ends=durations.usual_ends(session, now),
+        usual_lengths=durations.usual_lengths(session, now),
     )
 
 

@@ -19,11 +19,13 @@ def forecast(
     now: float,
     steps: int = STEPS,
     usual_ends: Mapping[str, float] | None = None,
+    usual_lengths: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """When each request starts, by its id, if leases end when expected and nobody else comes.
 
     A lease is expected to end when work like it usually has (``usual_ends``, by lease id), else at its
-    bound. One after another they are ended, and the decision is asked again at each of these moments, and
+    bound; what starts later lasts as long as work like it usually does (``usual_lengths``, by request id), else
+    until its bound. One after another they are ended, and the decision is asked again at each of these moments, and
     when grants and windows start or end, at most ``steps`` times. A request that nothing makes room for has
     no time, nor has one that is blocked from outside. By bounds alone the times are rather too late than
     too early.
@@ -31,9 +33,12 @@ def forecast(
     grace = policy.preemption.grace.total_seconds()
     # What is past has not come true.
     usual_ends = {id: end for id, end in (usual_ends or {}).items() if end > now}
+    usual_lengths = usual_lengths or {}
 
     def ends(lease: Lease) -> float | None:
         usual = usual_ends.get(lease.id)
+        if usual is None and lease.id in usual_lengths:
+            usual = lease.started + usual_lengths[lease.id]
         if usual is None:
             return lease.ends
         return usual if lease.ends is None else min(usual, lease.ends)

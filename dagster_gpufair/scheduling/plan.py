@@ -96,7 +96,8 @@ class _Pass:
         if any(state.cordoned.values()):
             after = state.following(decided, now, snapshot.preemption.grace)
             uncordoned = Snapshot(policy, replace(after, cordoned={}), now)
-        return replace(decided, waiting=waiting(snapshot, self._queue, decided, uncordoned))
+        waits = waiting(snapshot, self._queue, self._claims, decided, uncordoned)
+        return replace(decided, waiting=waits)
 
     def _start(self, turn: Turn) -> None:
         """It starts where it stands, or goes on to its next choice."""

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from dagster_gpufair.policy.quantities import format_duration, format_gpus
 from dagster_gpufair.scheduling import wording
+from dagster_gpufair.scheduling.claims import Claims
 from dagster_gpufair.scheduling.holding import Holding, Rights
 from dagster_gpufair.scheduling.model import Preemption, Request, Reservation, Sentence
 from dagster_gpufair.scheduling.promises import Kept
@@ -54,20 +55,20 @@ class Reasons:
     """Reasons once a pass's starts are known. ``uncordoned`` is that moment with all nodes ready."""
 
     def __init__(
-        self, snapshot: Snapshot, uncordoned: Snapshot | None, reservations: Sequence[Reservation]
+        self,
+        snapshot: Snapshot,
+        claims: Claims,
+        uncordoned: Snapshot | None,
+        reservations: Sequence[Reservation],
     ) -> None:
         self._snapshot = snapshot
+        self._claims = claims
         self._policy = snapshot.policy
         self._uncordoned = uncordoned
         self._reserved: dict[str, list[Reservation]] = {}
-        self._claimed: dict[Holding, list[Reservation]] = {}
         for each in reservations:
-            if each.of_quota:
-                holding = snapshot.accounts.holding(each.request, each.pool)
-                self._claimed.setdefault(holding, []).append(each)
-            else:
+            if not each.of_quota:
                 self._reserved.setdefault(each.pool, []).append(each)
-        self._kept: dict[Holding, list[Reservation | Kept]] = {}
         self._found: dict[tuple[object, ...], Why] = {}
         self._free: dict[tuple[str, int, int | None], str] = {}
 
@@ -90,7 +91,13 @@ class Reasons:
         why = self._found.get(key)
         if why is None:
             why = self._found[key] = self._find(request, rights)
-        return why
+        if why.reason != "lower_priority":
+            return why
+        # Who is in the way of that depends on how long it lasts, too.
+        by_length = (*key, request.max_duration)
+        if by_length not in self._found:
+            self._found[by_length] = self._find(request, rights)
+        return self._found[by_length]
 
     def _find(self, request: Request, rights: Rights | None) -> Why:
         gpus, pools = request.sizes[-1], self._snapshot.pools(request)
@@ -215,14 +222,22 @@ class Reasons:
         )
 
     def _kept_from(self, request: Request, holding: Holding) -> list[Reservation | Kept]:
-        """What is reserved of the pool or of the account's quota, and promised, for other requests."""
-        if holding not in self._kept:
-            self._kept[holding] = [
-                *self._reserved.get(holding.pool, ()),
-                *self._claimed.get(holding, ()),
-                *self._snapshot.promises.in_pool(holding.pool),
-            ]
-        return [each for each in self._kept[holding] if each.request is not request]
+        """What is reserved of the pool or of the account's quota, and promised, that is in its way."""
+        snapshot, gpus = self._snapshot, request.sizes[-1]
+        asker = snapshot.asker(request, holding, gpus)
+        if asker is None:
+            return []
+        reserved = [
+            each
+            for each in self._reserved.get(holding.pool, ())
+            if snapshot.reservations.is_in_the_way(each, asker)
+        ]
+        claim = self._claims.bars(asker)
+        claimed = [] if claim is None else [claim.reservation]
+        room = snapshot.room(holding.pool)
+        fits = gpus <= snapshot.left_for(asker) and room.place(gpus, request.gpus_per_node)
+        promised = [] if fits else snapshot.promises.in_pool(holding.pool)
+        return [*reserved, *claimed, *(kept for kept in promised if kept.request is not request)]
 
     def _what_is_kept(self, request: Request, holding: Holding) -> str:
         """For whom, and by when they start."""

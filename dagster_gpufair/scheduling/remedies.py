@@ -5,6 +5,7 @@ Each change is tried by asking `plan` itself, so that it means what the decision
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,8 +13,9 @@ from typing import NamedTuple
 from dagster_gpufair.policy.in_force import upcoming
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU
+from dagster_gpufair.scheduling.ceilings import SLACK
 from dagster_gpufair.scheduling.horizon import earliest
-from dagster_gpufair.scheduling.model import Request, State
+from dagster_gpufair.scheduling.model import Plan, Request, State
 from dagster_gpufair.scheduling.plan import plan
 from dagster_gpufair.scheduling.snapshot import Snapshot
 
@@ -23,15 +25,21 @@ MOST_TRIES = 40
 DURATIONS = (24 * 3600.0, 12 * 3600.0, 4 * 3600.0, 2 * 3600.0, 3600.0, 1800.0, 900.0)
 """The bounds that are tried, in seconds: the longest that helps is the smallest change."""
 
+LEAST_MARGIN = 60.0
+"""Seconds of what is left until something kept begins that no bound takes: to read it and launch again."""
+
+MARGIN_PART = 0.1
+"""The part of what is left that no bound takes, where that is more."""
+
 
 class Remedy(NamedTuple):
     """One change with which the request would start now, or, for ``wait``, what it would wait for.
 
-    ``change`` is ``gpus``, ``pool``, ``tier``, ``gpus_per_node``, ``max_duration`` or ``wait``; ``value`` is
-    what it would be: thousandths of GPUs, a name, seconds, or the time since the epoch at which it would
-    start. ``gpus`` and ``pool`` say what it would start with; ``stops`` are leases that would be given
-    notice for
-    it, so that it starts when they have left.
+    ``change`` is ``cpus``, ``memory_gib``, ``gpus``, ``pool``, ``tier``, ``gpus_per_node``, ``max_duration``
+    or ``wait``; ``value`` is what it would be: an amount (0: nothing declared), thousandths of GPUs, a name,
+    seconds, or the time since the epoch at which it would start. ``gpus`` and ``pool`` say what it would
+    start with; ``stops`` are leases that would be given notice for it, so that it starts when they have
+    left.
     """
 
     change: str
@@ -44,12 +52,17 @@ class Remedy(NamedTuple):
 def what_would_help(policy: Policy, state: State, request: Request, now: float) -> list[Remedy]:
     """For each kind of change the smallest that would start the request now, in this order:
 
-    fewer GPUs, another pool, another tier that its team has, another split over nodes, a shorter
-    ``max_duration``; and, for a request that only waits for space, the bound by which it fits as it is.
+    fewer CPUs or less memory where a ceiling keeps it, fewer GPUs, another pool, another tier that its team
+    has, another split over nodes, a shorter ``max_duration``; and, for a request that only waits for space,
+    the bound by which it fits as it is.
     """
     asked, snapshot = _Asked(policy, state, now), Snapshot(policy, state, now)
+    decided = asked.as_it_is
+    settled = Snapshot(policy, state.after(decided.starts, now), now)
     found = []
     for tries in (
+        _less_declared("cpus", (snapshot, settled), request),
+        _less_declared("memory_gib", (snapshot, settled), request),
         _fewer_gpus(snapshot, request),
         _other_pools(policy, request),
         _other_tiers(policy, request),
@@ -71,10 +84,11 @@ class _Asked:
     def __init__(self, policy: Policy, state: State, now: float) -> None:
         self._policy, self._state, self._now = policy, state, now
         self._tries = 0
+        self.as_it_is: Plan = plan(policy, state, now)
 
     def kept_from(self) -> list[float]:
         """When what is reserved, and the windows to come, begin."""
-        reserved = plan(self._policy, self._state, self._now).reservations
+        reserved = self.as_it_is.reservations
         windows = upcoming(self._policy, self._now)
         return [each.at for each in reserved if each.at] + [window.start for window in windows]
 
@@ -93,6 +107,30 @@ class _Asked:
                 stops = tuple(victim.lease.id for victim in each.victims)
                 return Remedy(change, value, each.promise.pool, each.promise.gpus, stops)
         return None
+
+
+def _less_declared(
+    what: str, snapshots: tuple[Snapshot, ...], request: Request
+) -> Iterator[tuple[str, float, Request]]:
+    """What the ceiling of its team leaves of ``cpus`` or ``memory_gib``, if that is less than it declares.
+
+    It comes before some of those that start now, and after others: what is left at each of these
+    moments is tried, the most first.
+    """
+    left = {
+        _in_round_numbers(most * (1 + SLACK) - used)
+        for snapshot in snapshots
+        for of, used, most in snapshot.ceilings.of_team(request.team)
+        if of == what
+    }
+    for amount in sorted(left, reverse=True):
+        if amount < getattr(request, what):
+            yield what, amount, replace(request, **{what: amount})
+
+
+def _in_round_numbers(amount: float) -> float:
+    """No more than the amount: a whole number, below 1 in hundredths, and never below 0."""
+    return float(math.floor(amount)) if amount >= 1 else max(0, math.floor(amount * 100)) / 100
 
 
 def _fewer_gpus(snapshot: Snapshot, request: Request) -> Iterator[tuple[str, int, Request]]:
@@ -149,11 +187,23 @@ def _other_splits(policy: Policy, request: Request) -> Iterator[tuple[str, int, 
 def _shorter(
     request: Request, kept_from: list[float], now: float
 ) -> Iterator[tuple[str, float, Request]]:
-    """The longest first: usual bounds, and what is over before something kept begins, in whole minutes."""
-    before = [(at - now) // 60 * 60 for at in kept_from]
-    for seconds in sorted({*DURATIONS, *(length for length in before if length > 0)}, reverse=True):
+    """The longest first: usual bounds, and what is over before something kept begins, with a margin."""
+    left = [at - now for at in kept_from]
+    usual = (length for length in DURATIONS if not any(_is_too_near(length, each) for each in left))
+    before = (length for each in left if (length := _well_before(each)) > 0)
+    for seconds in sorted({*usual, *before}, reverse=True):
         if request.max_duration is None or seconds < request.max_duration:
             yield "max_duration", seconds, replace(request, max_duration=seconds)
+
+
+def _well_before(left: float) -> float:
+    """What of the time left may be run in, in whole minutes: a bound of just that is soon untrue."""
+    return (left - max(LEAST_MARGIN, MARGIN_PART * left)) // 60 * 60
+
+
+def _is_too_near(length: float, left: float) -> bool:
+    """Whether so long is over before what begins then, but no more once a person has launched it."""
+    return _well_before(left) < length <= left
 
 
 def _wait(snapshot: Snapshot, request: Request) -> Remedy | None:

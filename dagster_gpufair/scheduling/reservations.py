@@ -8,6 +8,7 @@ uses what the placement leaves over.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,8 @@ class Bound(NamedTuple):
     on_nodes: Mapping[str, int] | None
 
 
-UNBOUND = Bound(float("inf"), None)
+UNBOUND = Bound(math.inf, None)
+NOTHING = Bound(-1, None)
 
 
 @dataclass
@@ -165,38 +167,56 @@ class Reservations:
                     return self._hold(asker, None, nodes, None)
         return None
 
-    def limits(
-        self, asker: Asker, begins: float, room: Room, freed: Freed | None = None
-    ) -> Bound | None:
-        """What the reservations of its pool let an asker take if it begins then; None if nothing.
+    def limits(self, asker: Asker, begins: float, room: Room, freed: Freed | None = None) -> Bound:
+        """What the reservations of its pool let an asker take if it begins then.
 
         ``room`` is the pool as it would find it, once ``freed`` are gone.
         """
         held_here = self._held.get(asker.pool)
         if not held_here:
             return UNBOUND
-        most = float("inf")
+        bounds = [
+            self._bound(held, asker, begins, room, freed)
+            for held in held_here.values()
+            if held.owner.request is not asker.request
+        ]
+        most = min((bound.most for bound in bounds), default=math.inf)
         on_nodes: dict[str, int] = {}
-        for held in held_here.values():
-            owner = held.owner
-            if owner.request is asker.request:
-                continue
-            if self._nothing_passes:
-                return None
-            at = held.reservation.at
-            if self._is_gone_by(asker, begins, owner, at):
-                continue
-            if at is None:
-                over, over_on = self._over_now(held, room)
-            elif freed is None:
-                over, over_on = held.over, held.over_on
-            else:
-                over, over_on = freed.over(held)
-            lane = self._lane_for(asker, owner, room)
-            most = min(most, over + lane + asker.holding.held_back)
-            for node, left in over_on.items():
-                on_nodes[node] = min(left + lane, on_nodes.get(node, left + lane))
+        for bound in bounds:
+            for node, left in (bound.on_nodes or {}).items():
+                on_nodes[node] = min(left, on_nodes.get(node, left))
         return Bound(most, on_nodes or None)
+
+    def is_in_the_way(self, reservation: Reservation, asker: Asker) -> bool:
+        """Whether an asker could not start now beside this one, were it the only one."""
+        room = self._snapshot.room(asker.pool)
+        for held in self._held.get(asker.pool, {}).values():
+            if held.owner.request is reservation.request is not asker.request:
+                bound = self._bound(held, asker, self._snapshot.now, room, None)
+                if asker.gpus > bound.most or bound.on_nodes is None:
+                    return asker.gpus > bound.most
+                nodes = room.place(asker.gpus, asker.request.gpus_per_node, bound.on_nodes)
+                return nodes is None
+        return False
+
+    def _bound(
+        self, held: _Held, asker: Asker, begins: float, room: Room, freed: Freed | None
+    ) -> Bound:
+        """What one of them lets an asker take."""
+        if self._nothing_passes:
+            return NOTHING
+        owner, at = held.owner, held.reservation.at
+        if self._is_gone_by(asker, begins, owner, at):
+            return UNBOUND
+        if at is None:
+            over, over_on = self._over_now(held, room)
+        elif freed is None:
+            over, over_on = held.over, held.over_on
+        else:
+            over, over_on = freed.over(held)
+        lane = self._lane_for(asker, owner, room)
+        on_nodes = {node: left + lane for node, left in over_on.items()}
+        return Bound(over + lane + asker.holding.held_back, on_nodes)
 
     def surely_leave(self, pool: str) -> tuple[float, Set[str]]:
         """How many GPUs of a pool anybody may take in all, and the nodes of which perhaps none."""

@@ -177,7 +177,7 @@ class Snapshot:
         if not self.reservations:
             return room.place(asker.gpus, asker.request.gpus_per_node)
         bound = self.reservations.limits(asker, self.now, room)
-        if bound is None or asker.gpus > bound.most:
+        if asker.gpus > bound.most:
             return None
         return room.place(asker.gpus, asker.request.gpus_per_node, bound.on_nodes)
 

@@ -233,7 +233,7 @@ class _Attempt:
             return None
         begins = self._begins
         limits = snapshot.reservations.limits(asker, begins, future.room, self._freed)
-        if limits is None or asker.gpus > limits.most:
+        if asker.gpus > limits.most:
             return None
         if asker.gpus > snapshot.most_before_windows(asker, begins, self._freed.leases.values()):
             return None

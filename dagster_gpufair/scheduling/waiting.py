@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import itemgetter
 
+from dagster_gpufair.scheduling.claims import Claims
 from dagster_gpufair.scheduling.groups import Ask
 from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.model import Class, Plan, Request, Waiting
@@ -15,10 +16,14 @@ from dagster_gpufair.scheduling.snapshot import Snapshot
 
 
 def waiting(
-    snapshot: Snapshot, queue: Queue, decided: Plan, uncordoned: Snapshot | None
+    snapshot: Snapshot,
+    queue: Queue,
+    claims: Claims,
+    decided: Plan,
+    uncordoned: Snapshot | None,
 ) -> list[Waiting]:
     """What is left once a pass has decided what starts and who leaves, best first."""
-    reasons = Reasons(snapshot, uncordoned, decided.reservations)
+    reasons = Reasons(snapshot, claims, uncordoned, decided.reservations)
     found = [*_promised(snapshot, reasons, decided), *_left(snapshot, queue, reasons, decided)]
     found.sort(key=itemgetter(0))
     return [waits for _, waits in found]

@@ -98,6 +98,14 @@ def test_when_what_runs_will_probably_be_over(ledger: Ledger) -> None:
     }
 
 
+def test_what_waits_takes_as_long_as_its_job_usually_does(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        ran(session, 1, 1, 2)
+        for id_, job in (("again", "train"), ("new", "eval")):
+            requests.add(session, asked(id_, 1, job_name=job))
+        assert durations.usual_lengths(session, NOW) == {"again": HOUR}
+
+
 def test_many_jobs_at_once(ledger: Ledger) -> None:
     with ledger.writing() as session:
         for number in range(60):

@@ -74,6 +74,14 @@ def test_work_is_expected_to_end_when_work_like_it_usually_does():
     assert usual == {"q": NOW + seconds("20m")}
 
 
+def test_what_waits_before_it_is_expected_to_last_as_long_as_such_work_usually_does():
+    running = [holds("r1", "a", "t4", 4, since="30m", max_duration="40m")]
+    queued = [ask("q1", "a", "t4", 4, waited="2m", max_duration="5h"), ask("q2", "a", "t4", 4)]
+    assert minutes_until(RULES, queued, running) == {"q1": 10, "q2": 310}
+    usual = forecast(RULES, state(queued, running), NOW, usual_lengths={"q1": seconds("20m")})
+    assert usual == {"q1": NOW + seconds("10m"), "q2": NOW + seconds("30m")}
+
+
 def test_a_usual_end_that_is_past_says_nothing():
     running = [holds("r1", "a", "t4", 4, since="30m", max_duration="1h")]
     queued = [ask("q", "a", "t4", 4)]

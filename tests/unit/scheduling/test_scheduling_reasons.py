@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from scheduling_builder import ask, decide, holds, policy
+from datetime import datetime, timezone
+
+from scheduling_builder import NOW, ask, decide, holds, policy
 
 NODES = {"h100": {"h1": 8, "h2": 8}}
 TEAMS = {"nlp": {"quota": {"h100": 8}}, "vision": {"quota": {"h100": 8}}}
@@ -127,3 +129,29 @@ def test_parts_of_a_gpu_are_told_as_such():
     rules = policy({"t4": 1}, {"a": {"quota": {"t4": 1}}})
     _, message = why(rules, ask("q", "a", "t4", 0.5), [holds("r", "b", "t4", 0.75)])
     assert message == "needs 0.5 × t4; t4 has 0.25 of 1 free. a uses 0 of its 1."
+
+
+def test_only_what_hinders_a_request_is_in_its_way():
+    """The gang leaves it a GPU; it is the window that does not, however long it lasts unless told."""
+    window = {
+        "team": "green",
+        "pool": "t4",
+        "gpus": 4,
+        "from": datetime.fromtimestamp(NOW + 1800, timezone.utc),
+        "until": datetime.fromtimestamp(NOW + 3600, timezone.utc),
+    }
+    rules = policy({"t4": 4}, {"red": {"quota": {"t4": 4}}, "green": {}}, windows=[window])
+    gang = ask("gang", "red", "t4", 3, max_duration="15m", waited="1h")
+    unbounded, in_its_way = (
+        ask("one", "red", "t4", 1),
+        ask("two", "red", "t4", 2, max_duration="20m"),
+    )
+    running = [holds("r1", "red", "t4", 2, since="5m", max_duration="10m")]
+
+    found = decide(rules, [gang, unbounded, in_its_way], running)
+
+    assert found.reasons["one"] == found.reasons["two"] == "lower_priority"
+    assert found.waiting("one").blockers == ()
+    assert "4 are green's in 30m" in found.message("one")
+    assert found.waiting("two").blockers == ("gang",)
+    assert "green" not in found.message("two")
