@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 
 from dagster_gpufair.cli.blockers import requests_in_the_way
 from dagster_gpufair.cli.moment import Moment, Waiter
-from dagster_gpufair.cli.tables import clock, plain, sentence
+from dagster_gpufair.cli.tables import LONGEST_SENTENCE, clock, plain, sentence
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.scheduling import wording
 from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.reasons import NO_BORROWING
+
+_LONGEST_ERROR = 120
+"""Characters of an error in a code location; `gpufair explain` has all."""
 
 
 def briefly(moment: Moment, waiter: Waiter) -> str:
@@ -25,8 +28,10 @@ def briefly(moment: Moment, waiter: Waiter) -> str:
         and request.tier in policy.tiers
         and waiter.pool in policy.pools
     )
-    said = words(moment, waiter) if words is not None and by_rules else waiter.message
-    return sentence(f"{waiter.reason}: {said}")
+    if words is not None and by_rules:
+        return sentence(f"{waiter.reason}: {words(moment, waiter)}")
+    longest = _LONGEST_ERROR if waiter.reason == "environment" else LONGEST_SENTENCE
+    return plain(f"{waiter.reason}: {waiter.message}", longest)
 
 
 def _holding(moment: Moment, waiter: Waiter) -> Holding:

@@ -43,7 +43,7 @@ from dagster_gpufair.scheduling.case import (
 )
 from dagster_gpufair.scheduling.model import Plan, Request
 from dagster_gpufair.scheduling.plan import plan
-from dagster_gpufair.scheduling.refusal import why_never
+from dagster_gpufair.scheduling.refusal import why_invalid, why_never
 
 UNMET, UNREADABLE = 1, 2
 """Exit codes."""
@@ -99,7 +99,7 @@ _REFUSED = (
 
 @dataclass(frozen=True)
 class Refused:
-    """A request that would have been refused when it was submitted, and so would never have waited."""
+    """A request that would have been refused when it was submitted, whatever is decided of it."""
 
     request: Request
     code: str
@@ -117,10 +117,16 @@ class Decided:
 
     @cached_property
     def refused(self) -> Mapping[str, Refused]:
-        """Of all that waits for good, what would not have come so far; by id, in the order of the line."""
-        policy = self.case.policy
-        tried = ((request, why_never(policy, request)) for _, request, _ in in_line(self.plan))
+        """What would not have come so far; by id, what starts first and then in the order of the line."""
+        starting = [start.request for start in self.plan.starts]
+        requests = [*starting, *(request for _, request, _ in in_line(self.plan))]
+        tried = ((request, _why_refused(self.case.policy, request)) for request in requests)
         return {request.id: Refused(request, *why) for request, why in tried if why is not None}
+
+
+def _why_refused(policy: Policy, request: Request) -> tuple[str, str] | None:
+    invalid = why_invalid(policy, request)
+    return ("invalid_request", invalid) if invalid else why_never(policy, request)
 
 
 @click.command()
@@ -184,8 +190,10 @@ def _outcome(file: Path | PolicyError, check: bool, policies: set[Path]) -> Deci
         case = parse_case(_bytes(file), str(file), _policies_from(file.parent, policies))
     except PolicyError as error:
         return error
-    if check and not (case.expect and case.expect.model_fields_set):
-        message = "says nothing to compare with; add what must start, preempt, wait or be in use"
+    if check and case.expect is None:
+        message = (
+            "is missing; add what must start, preempt, wait or be in use, or {} to compare nothing"
+        )
         return PolicyError([Problem("expect", message)], str(file))
     decision = plan(case.policy, case.state, case.now)
     return Decided(file, case, decision, case.differences(decision))

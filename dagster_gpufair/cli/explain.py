@@ -18,7 +18,7 @@ from dagster_gpufair.cli.moment import SHORT, read_moment
 from dagster_gpufair.cli.queue import warnings
 from dagster_gpufair.cli.runs import find_request, find_run
 from dagster_gpufair.cli.started import story_of_start
-from dagster_gpufair.cli.tables import age, clock, headline, plain, sentence, show
+from dagster_gpufair.cli.tables import age, clock, headline, plain, show, whole_sentence
 from dagster_gpufair.cli.waiting import story_of_waiting
 from dagster_gpufair.gate.tags import asks_for_gpus
 from dagster_gpufair.ledger import events, leases
@@ -88,8 +88,9 @@ def _tell(instance: DagsterInstance, session: Session, run_id: str, now: float) 
 
 
 def _title(record: RequestRecord) -> str:
-    job = f" · {plain(record.job_name)}" if record.job_name else ""
-    return f"{plain(record.run_id, 250)} · {account(record)} {plain(record.tier)}{job}"
+    whose = f"{account(record)} {plain(record.tier)}".strip()
+    parts = (plain(record.run_id, 250), whose, plain(record.job_name))
+    return " · ".join(part for part in parts if part)
 
 
 def _history(happened: Sequence[Event], now: float) -> str:
@@ -115,7 +116,7 @@ def _refused(record: RequestRecord, now: float) -> tuple[list[RenderableType], d
     at = record.finished_at or record.submitted_at
     parts: list[RenderableType] = [
         f"Refused at {clock(at, now)}: {record.refusal_code}",
-        sentence(record.refusal_message or ""),
+        whole_sentence(record.refusal_message or ""),
         "",
         "Change the job's or the run's tags and launch it again; `gpufair policy show` says what the "
         "policy allows.",

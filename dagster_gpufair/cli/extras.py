@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagster_gpufair.cli.export import gpus, iso
-from dagster_gpufair.cli.tables import clock, plain, sentence
+from dagster_gpufair.cli.tables import plain, sentence
 from dagster_gpufair.policy.in_force import length, starts
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.policy.quantities import format_gpus
+from dagster_gpufair.policy.quantities import format_gpus, format_moment
 from dagster_gpufair.scheduling.model import Account
 
 
@@ -29,17 +29,16 @@ class Extra:
     why: str | None = None
 
     def words(self, now: float) -> str:
-        """``window of 8 × t4 for speech from 20:00 until 04:00``."""
+        """``window of 8 × t4 for speech from 2026-06-01 20:00 UTC until 2026-06-02 04:00 UTC``."""
         what = f"{self.kind} of {format_gpus(self.gpus)} × {plain(self.pool)}"
-        begins = f" from {clock(self.start, now)}" if self.start > now else ""
+        begins = f" from {format_moment(self.start)}" if self.start > now else ""
         because = (
             f" (approved by {plain(self.approved_by)}: {sentence(self.why or '')})"
             if self.approved_by is not None
             else ""
         )
-        return (
-            f"{what} for {plain(str(self.account))}{begins} until {clock(self.until, now)}{because}"
-        )
+        until = format_moment(self.until)
+        return f"{what} for {plain(str(self.account))}{begins} until {until}{because}"
 
     def as_json(self, now: float) -> dict[str, Any]:
         """Under the keys of the policy file."""

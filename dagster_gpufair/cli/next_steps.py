@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dagster_gpufair.cli.tables import sentence
@@ -10,15 +10,26 @@ from dagster_gpufair.gate.tags import CPUS, GPUS, GPUS_PER_NODE, MAX_DURATION, M
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
 from dagster_gpufair.scheduling.model import Request
-from dagster_gpufair.scheduling.refusal import why_never
+from dagster_gpufair.scheduling.refusal import allowance, why_never
+from dagster_gpufair.scheduling.remedies import Remedy
 
 
-def next_step(policy: Policy, request: Request, pool: str, reason: str | None) -> str:
+def next_step(
+    policy: Policy,
+    request: Request,
+    pool: str,
+    reason: str | None,
+    *,
+    now: float | None = None,
+    remedies: Sequence[Remedy] | None = None,
+) -> str:
     """A sentence for the end of what is said of a run that stands in line in ``pool``.
 
-    ``reason`` is None if it starts at once.
+    ``reason`` is None if it starts at once. Without ``now`` it is judged by when it was submitted.
+    ``remedies`` is what was found to start it now, None if nothing was tried.
     """
-    run = _Run(policy, request, pool)
+    tried = None if remedies is None else frozenset(remedy.change for remedy in remedies)
+    run = _Run(policy, request, pool, request.submitted if now is None else now, tried)
     if reason in ("insufficient_gpus", "quota_exhausted") and not run.is_in_policy:
         return (
             "It starts once the policy has its team, tier and pool again. Else cancel it and launch it "
@@ -30,11 +41,16 @@ def next_step(policy: Policy, request: Request, pool: str, reason: str | None) -
 
 @dataclass(frozen=True)
 class _Run:
-    """A run that waits, and the changes of its tags that it could be launched again with."""
+    """A run that waits, and the changes of its tags that it could be launched again with.
+
+    ``helpful`` are the kinds of change that would start it now, None if they are not known.
+    """
 
     policy: Policy
     request: Request
     pool: str
+    now: float
+    helpful: frozenset[str] | None
 
     @property
     def is_in_policy(self) -> bool:
@@ -51,6 +67,12 @@ class _Run:
             return ""
         half = max(part, least // 2 // part * part)
         return f"{GPUS}: {format_gpus(half)}-{format_gpus(self.request.gpus)}"
+
+    def at_most(self, gpus: int) -> str:
+        """``gpufair/gpus: 2``, the most that is no more; nothing if it would be no run of this kind."""
+        part = self.request.gpus_per_node or ONE_GPU
+        most = gpus // part * part
+        return f"{GPUS}: {format_gpus(most)}" if 0 < most < self.request.sizes[-1] else ""
 
     @property
     def less_a_node(self) -> str:
@@ -99,20 +121,43 @@ class _Run:
     @property
     def length_counts(self) -> bool:
         """Whether GPUs that are kept in its pool could be had by what is over in time."""
-        in_lane = self.pool in self.policy.fast_lane
-        return self.policy.backfill.enabled or self.has_windows or in_lane
+        if self.helpful is not None:
+            return "max_duration" in self.helpful
+        lane = self.policy.fast_lane.get(self.pool)
+        is_small = lane is not None and self.request.sizes[-1] <= lane.max_gpus
+        return self.policy.backfill.enabled or self.has_windows or is_small
 
 
-def _borrow_limit(run: _Run) -> str:
+def _quota_exhausted(run: _Run) -> str:
+    allowed = allowance(run.policy, run.request, run.pool, run.now)
+    shows = "`gpufair teams` shows what there is."
+    if allowed.at == run.now:
+        return (
+            "It starts once runs of its team end. More at once takes a larger quota, a grant for a time, "
+            f"or leave to borrow: {shows}"
+        )
+    smaller = ("takes fewer GPUs", run.at_most(allowed.most))
+    ways = _ways((smaller, ("names one more pool", run.one_more_pool)))
+    instead = f" A run that {ways} may start sooner." if ways else ""
+    if allowed.at is not None:
+        return (
+            "Its quota there is too small for it until a grant or a window of its team begins."
+            f"{instead} `gpufair policy show` says when that is."
+        )
     return (
-        f"It starts once runs of its team end{_or('as a smaller one', run.fewer)}. More at once takes a "
-        "higher borrow_limit or a grant: `gpufair teams` shows both."
+        f"Its quota there is too small for it, whichever runs end.{instead} As it is, it takes a "
+        f"larger quota, a grant for a time, or leave to borrow: {shows}"
     )
 
 
+def _borrow_limit(run: _Run) -> str:
+    smaller = _once("runs of its team end", (("takes fewer GPUs", run.fewer),))
+    return f"{smaller}. More at once takes a higher borrow_limit or a grant: `gpufair teams` shows both."
+
+
 def _ceiling(run: _Run) -> str:
-    less = _or("if it declares less", ", ".join(run.declares))
-    return f"It starts once runs of its team end{less}: `gpufair teams` shows the ceilings."
+    less = (("declares less", ", ".join(run.declares)),)
+    return f"{_once('runs of its team end', less)}: `gpufair teams` shows the ceilings."
 
 
 def _lower_priority(run: _Run) -> str:
@@ -127,9 +172,9 @@ def _lower_priority(run: _Run) -> str:
 
 
 def _maintenance(run: _Run) -> str:
-    elsewhere = _or("in one more pool", run.one_more_pool)
+    elsewhere = (("names one more pool", run.one_more_pool),)
     return (
-        f"It starts once the nodes are back, or others are free{elsewhere}: `gpufair pools` shows who took "
+        f"{_once('the nodes are back, or others are free', elsewhere)}: `gpufair pools` shows who took "
         "which out, and why."
     )
 
@@ -149,26 +194,29 @@ def _fragmented(run: _Run) -> str:
 
 
 def _reserve_held(run: _Run) -> str:
-    ways = _or("with fewer GPUs", run.fewer) + _or("in one more pool", run.one_more_pool)
+    ways = (("takes fewer GPUs", run.fewer), ("names one more pool", run.one_more_pool))
     until = ", and until when a window lasts" if run.has_windows else ""
-    return f"It starts once runs end{ways}: `gpufair pools` shows what is held back{until}."
+    return f"{_once('runs end', ways)}: `gpufair pools` shows what is held back{until}."
 
 
-def _or(what: str, tag: str) -> str:
-    """``, or as a smaller one (gpufair/gpus: 4-8)``; nothing where there is no such tag."""
-    return f", or {what} ({tag})" if tag else ""
+def _once(this: str, ways: Iterable[tuple[str, str]]) -> str:
+    """When it starts as it is, and with which tags it may start sooner, if with any."""
+    can = _ways(ways)
+    return f"It starts once {this}" + (f"; a run that {can} may start sooner" if can else "")
 
 
 def _sooner(ways: Iterable[tuple[str, str]], else_once: str) -> str:
-    can = [f"{what} ({tag})" for what, tag in ways if tag]
-    if not can:
-        return f"It starts once {else_once}"
-    return f"A run that {' or '.join(can)} may start sooner"
+    can = _ways(ways)
+    return f"A run that {can} may start sooner" if can else f"It starts once {else_once}"
+
+
+def _ways(ways: Iterable[tuple[str, str]]) -> str:
+    """``takes fewer GPUs (gpufair/gpus: 4-8) or …``; those without a tag are no ways."""
+    return " or ".join(f"{what} ({tag})" for what, tag in ways if tag)
 
 
 _STEPS: dict[str, str | Callable[[_Run], str]] = {
-    "quota_exhausted": "It starts once runs of its team end. More at once takes a larger quota, a grant "
-    "for a time, or leave to borrow: `gpufair teams` shows what there is.",
+    "quota_exhausted": _quota_exhausted,
     "borrow_limit": _borrow_limit,
     "ceiling": _ceiling,
     "lower_priority": _lower_priority,

@@ -23,6 +23,7 @@ from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.ledger.nodes import CordonedNode
 from dagster_gpufair.policy.models import FastLane
 from dagster_gpufair.policy.quantities import ONE_GPU, format_duration, format_gpus
+from dagster_gpufair.scheduling import wording
 from dagster_gpufair.scheduling.model import Reservation
 
 NODES_SHOWN = 12
@@ -84,6 +85,12 @@ class PoolUse:
     lane: LaneUse | None
     nodes: Mapping[str, NodeUse] | None
     reservations: Sequence[Reservation]
+
+    @property
+    def in_maintenance(self) -> int:
+        """What of ``in_use`` is on nodes that take nothing new."""
+        nodes = (self.nodes or {}).values()
+        return sum(node.used for node in nodes if node.cordon is not None)
 
     def as_json(self) -> dict[str, Any]:
         """Under the names of the fields, in GPUs."""
@@ -176,7 +183,7 @@ def _row(use: PoolUse) -> Sequence[str]:
         format_gpus(use.in_use),
         format_gpus(use.borrowed),
         format_gpus(use.free),
-        format_gpus(use.held_back),
+        wording.part(use.held_back),
         str(use.waiting),
         _nodes_text(use),
     )
@@ -233,17 +240,18 @@ def _nodes(moment: Moment, pool: str) -> Mapping[str, NodeUse] | None:
 
 
 def _nodes_text(use: PoolUse) -> str:
-    """``h1 4 of 8, h2 in maintenance``; those with the most free first, if they are many."""
+    """``h1 4 of 8, h2 in maintenance (5 in use)``; those with the most free first, if they are many."""
     if use.nodes is None:
         return "any, it has no nodes" if use.gpus else "not in the policy"
     nodes = list(use.nodes.items())
     if len(nodes) > NODES_SHOWN:
         nodes = sorted(nodes, key=lambda node: (-node[1].free, node[0]))[:NODES_SHOWN]
-    parts = [
-        f"{plain(name)} {format_gpus(node.free)} of {format_gpus(node.gpus)}"
-        if node.cordon is None
-        else f"{plain(name)} in maintenance"
-        for name, node in nodes
-    ]
+    parts = [f"{plain(name)} {_node_text(node)}" for name, node in nodes]
     more = len(use.nodes) - len(nodes)
     return ", ".join(parts) + (f", and {more} more (--json has all)" if more else "")
+
+
+def _node_text(node: NodeUse) -> str:
+    if node.cordon is None:
+        return f"{format_gpus(node.free)} of {format_gpus(node.gpus)}"
+    return "in maintenance" + (f" ({format_gpus(node.used)} in use)" if node.used else "")

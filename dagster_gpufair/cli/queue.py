@@ -36,6 +36,7 @@ from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.problems import unknown
 from dagster_gpufair.policy.quantities import format_gpus
+from dagster_gpufair.scheduling import wording
 
 ROWS = 20
 """Of each pool, unless all are asked for."""
@@ -169,14 +170,23 @@ def _headline(moment: Moment, use: PoolUse) -> str:
     parts = [
         plain(use.name),
         gpus_ + (f" ({away} in maintenance)" if use.ready < use.gpus else ""),
-        f"{format_gpus(use.in_use)} in use"
-        + (f" ({format_gpus(use.borrowed)} borrowed)" if use.borrowed else ""),
+        f"{format_gpus(use.in_use)} in use{_of_them(use)}",
         f"{format_gpus(use.free)} free"
-        + (f" ({format_gpus(use.held_back)} held back)" if use.held_back else ""),
+        + (f" ({wording.part(use.held_back)} held back)" if use.held_back else ""),
         f"{use.waiting} waiting",
     ]
     time_ = clock(moment.now, moment.now, seconds=True)
     return f"{' · '.join(parts)}    policy v{moment.version.version}, {time_}"
+
+
+def _of_them(use: PoolUse) -> str:
+    """`` (5 of them in maintenance, 3 borrowed)``, of those in use."""
+    parts = []
+    if use.in_maintenance:
+        parts.append(f"{format_gpus(use.in_maintenance)} of them in maintenance")
+    if use.borrowed:
+        parts.append(f"{format_gpus(use.borrowed)} borrowed")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _rows(moment: Moment, line: Iterable[Waiter]) -> Iterator[Sequence[str]]:
@@ -190,7 +200,7 @@ def _rows(moment: Moment, line: Iterable[Waiter]) -> Iterator[Sequence[str]]:
                 plain(request.tier),
                 asked(request),
                 age(moment.now - request.submitted),
-                waiter.class_.label,
+                waiter.class_.words,
                 number(waiter.points.score),
                 moment.expected(request.id).words(moment.now),
                 why if at == 0 else f"{waiter.reason or 'starts'}, as above",

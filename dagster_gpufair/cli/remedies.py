@@ -10,7 +10,15 @@ from rich.console import RenderableType
 from dagster_gpufair.cli.export import gpus, iso
 from dagster_gpufair.cli.moment import Moment
 from dagster_gpufair.cli.tables import Column, plain, sentence, table
-from dagster_gpufair.gate.tags import GPUS, GPUS_PER_NODE, MAX_DURATION, POOL, TIER
+from dagster_gpufair.gate.tags import (
+    CPUS,
+    GPUS,
+    GPUS_PER_NODE,
+    MAX_DURATION,
+    MEMORY_GIB,
+    POOL,
+    TIER,
+)
 from dagster_gpufair.policy.quantities import format_duration, format_gpus
 from dagster_gpufair.scheduling.model import Request
 from dagster_gpufair.scheduling.remedies import Remedy, what_would_help
@@ -21,7 +29,12 @@ MOST_WAITING = 20_000
 WAIT = "wait"
 """The change that is none: the request fits as it is, later."""
 
+LEFT_OUT = "left out"
+"""What is said of a tag that the run would start without."""
+
 _TAGS = {
+    "cpus": CPUS,
+    "memory_gib": MEMORY_GIB,
     "gpus": GPUS,
     "pool": POOL,
     "tier": TIER,
@@ -55,7 +68,7 @@ def would_start_with(
         return
     rows = [
         (
-            f"  {_TAGS[remedy.change]}: {sentence(_value(request, remedy))}",
+            f"  {_TAGS[remedy.change]}: {sentence(_value(request, remedy) or LEFT_OUT)}",
             f"on {format_gpus(remedy.gpus)} × {plain(remedy.pool)}",
         )
         for remedy in changes
@@ -82,8 +95,10 @@ def remedy_json(request: Request, remedy: Remedy) -> dict[str, Any]:
     }
 
 
-def _value(request: Request, remedy: Remedy) -> str:
-    """As the tag has it."""
+def _value(request: Request, remedy: Remedy) -> str | None:
+    """As the tag has it; None if it would start without the tag."""
+    if remedy.change in ("cpus", "memory_gib"):
+        return f"{float(remedy.value):.12g}" if remedy.value else None
     if remedy.change in ("gpus", "gpus_per_node"):
         return format_gpus(int(remedy.value))
     if remedy.change == "pool":

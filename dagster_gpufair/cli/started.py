@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from sqlalchemy.orm import Session
 
+from dagster_gpufair.cli.beside import compared_before, of_one_source
 from dagster_gpufair.cli.comparison import comparison_json, side_by_side
 from dagster_gpufair.cli.export import gpus, iso
 from dagster_gpufair.cli.moment import Moment, short_ids
@@ -16,11 +17,19 @@ from dagster_gpufair.gate.as_off import not_carried_out
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.scheduling import wording
-from dagster_gpufair.scheduling.explain import Comparison, compare
+from dagster_gpufair.scheduling.explain import Comparison
 from dagster_gpufair.scheduling.model import Class, Points
 from dagster_gpufair.scheduling.order import Standing
+
+_SHORT = 120
+"""Seconds: the times of what was shorter are told to the second."""
+_ONE_SOURCE = (
+    "Both are of one source, whose waiting counts anew from each of its starts: points for waiting and "
+    "source are left out."
+)
 
 
 def story_of_start(
@@ -33,13 +42,15 @@ def story_of_start(
     """In parts to print, and as data. ``moment`` is only needed while the lease is open."""
     grant = _grant(lease, happened)
     judged = _standing(grant, lease.run_id, grant.get("submitted"))
-    beside = _beside(session, grant)
-    compared = compare(judged, beside) if judged and beside else None
+    best = _best_that_waited(session, grant)
+    compared = _compared(judged, lease, best, grant) if judged and best else None
     parts: list[RenderableType] = [_holds(lease, now)]
     if moment is not None:
         parts += _on_whose(lease, moment)
     if judged is not None:
         parts += ["", *_why_then(lease, judged, compared, grant, now)]
+        if compared is not None and best is not None and of_one_source(lease, best):
+            parts.append(_ONE_SOURCE)
     parts += ["", _next(lease)]
     data = {
         "lease": {
@@ -81,13 +92,19 @@ def _standing(judged: Mapping[str, Any], run_id: str, submitted: float | None) -
     )
 
 
-def _beside(session: Session, grant: Mapping[str, Any]) -> Standing | None:
-    """The best that waited then."""
+def _best_that_waited(session: Session, grant: Mapping[str, Any]) -> RequestRecord | None:
+    """Of those that waited in the pool when the pass was over."""
     beside = grant.get("beside")
     if not beside:
         return None
-    its = requests.by_ids(session, [beside["request"]]).get(beside["request"])
-    return _standing(beside, beside["request"], its.submitted_at if its else None)
+    return requests.by_ids(session, [beside["request"]]).get(beside["request"])
+
+
+def _compared(
+    judged: Standing, lease: LeaseRecord, best: RequestRecord, grant: Mapping[str, Any]
+) -> Comparison | None:
+    waited = _standing(grant["beside"], best.id, best.submitted_at)
+    return None if waited is None else compared_before(judged, lease, waited, best)
 
 
 def _bound(lease: LeaseRecord) -> float | None:
@@ -99,13 +116,22 @@ def _holds(lease: LeaseRecord, now: float) -> str:
     what = f"{format_gpus(lease.gpus)} × {plain(lease.pool)}{where}"
     since = clock(lease.started_at, now)
     if lease.released_at is not None:
-        held = age(lease.released_at - lease.started_at)
-        ended = plain(lease.release_reason or "released")
-        return f"Held {what} from {since} to {clock(lease.released_at, now)} ({held}): {ended}."
+        return f"Held {what} {_held(lease.started_at, lease.released_at, now)}: {_ended(lease)}."
     verb = "Uses" if lease.ungated else "Holds"
     bound = _bound(lease)
     until = "it ends" if bound is None else f"{clock(bound, now)} at most"
     return f"{verb} {what} since {since} ({age(now - lease.started_at)}), until {until}."
+
+
+def _held(start: float, end: float, now: float) -> str:
+    """``from 12:00 to 12:35 (35m)``; with seconds where minutes would not do."""
+    short = end - start < _SHORT
+    times = " to ".join(clock(at, now, seconds=short) for at in (start, end))
+    return f"from {times} ({age(end - start)})"
+
+
+def _ended(lease: LeaseRecord) -> str:
+    return plain(lease.release_reason or "released")
 
 
 def _on_whose(lease: LeaseRecord, moment: Moment) -> Iterator[str]:
@@ -154,10 +180,12 @@ def _why_then(
     names = short_ids([compared.first.id, compared.second.id])
     other, reason = names[compared.second.id], sentence(str(grant["beside"].get("reason")))
     if compared.comes_first == judged.id:
-        yield f"The best that waited in {plain(lease.pool)} then was {other} ({reason})."
+        yield (
+            f"The best that waited in {plain(lease.pool)} after that pass was {other} ({reason})."
+        )
         title = f"why it came before {other}"
     else:
-        yield f"{other} ranks higher and could not start then ({reason}); this run could."
+        yield f"{other} ranks higher, but waited: {reason} after that pass."
         title = f"why {other} ranks higher"
     yield from side_by_side(compared, title, names, now)
 

@@ -25,6 +25,10 @@ LONGEST_NAME = 48
 LONGEST_SENTENCE = 2000
 """Characters; what is longer is cut, so that one text does not hide all others."""
 _LEAST_ROOM = 40
+_FIRST_WORDS = frozenset(
+    ("a", "an", "asset", "assets", "it", "no", "team", "the", "these", "this", "tier", "unknown")
+)
+"""Words that messages begin with. Others may be names, which are told as they are written."""
 _WIDTH_ELSEWHERE = 4000
 """Columns: what a text needs that is told in a table, and what there are where it is no terminal."""
 
@@ -50,6 +54,16 @@ def plain(text: str, longest: int = LONGEST_NAME) -> str:
 def sentence(text: str) -> str:
     """A message as `plain` text, cut only where no message ever ends."""
     return plain(text, LONGEST_SENTENCE)
+
+
+def whole_sentence(text: str) -> str:
+    """The same with a capital, unless it begins with a name, and a period at its end."""
+    first = text.partition(" ")[0]
+    if first in _FIRST_WORDS:
+        text = text[:1].upper() + text[1:]
+    if text and text[-1] not in ".!?":
+        text += "."
+    return sentence(text).replace(". the rest of ", ". The rest of ")
 
 
 def number(value: float, decimals: int = 0) -> str:

@@ -21,6 +21,7 @@ from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.policy.in_force import held
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU, format_duration, format_gpus
+from dagster_gpufair.scheduling import wording
 from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.model import Account
 
@@ -180,8 +181,8 @@ def _rows(use: TeamUse) -> Iterator[Sequence[str]]:
         format_gpus(use.in_use),
         format_gpus(use.borrowed),
         _any(use.may_borrow),
-        format_gpus(use.lends),
-        format_gpus(use.may_lend),
+        wording.part(use.lends),
+        wording.part(use.may_lend),
         percent(use.borrowed_share),
         percent(use.weight_share),
         str(use.waiting),

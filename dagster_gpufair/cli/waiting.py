@@ -26,6 +26,7 @@ from dagster_gpufair.cli.tables import (
     plain,
     sentence,
     table,
+    whole_sentence,
 )
 from dagster_gpufair.cli.would_stop import not_in_this_version, stop_json
 from dagster_gpufair.gate.as_off import not_carried_out, would_stop
@@ -74,7 +75,14 @@ class _Story:
                 yield from _after_a_gap(would_start_with(waiter.request, self._remedies))
             yield from _after_a_gap(self._preemption())
         yield ""
-        yield next_step(moment.policy, waiter.request, waiter.pool, waiter.reason)
+        yield next_step(
+            moment.policy,
+            waiter.request,
+            waiter.pool,
+            waiter.reason,
+            now=moment.now,
+            remedies=self._remedies,
+        )
 
     def data(self, record: RequestRecord) -> dict[str, Any]:
         """All of it, for programs."""
@@ -186,7 +194,7 @@ class _Story:
                 account(one.request),
                 plain(one.request.tier),
                 asked(one.request),
-                one.class_.label,
+                one.class_.words,
                 number(one.points.score),
                 moment.expected(one.request.id).words(moment.now),
             )
@@ -237,5 +245,5 @@ def _why(moment: Moment, waiter: Waiter) -> str:
     if waiter.place is None:
         return f"It starts as {waiter.class_.words}, with {number(waiter.points.score)} points."
     if waiter.request.id in moment.state.blocked:
-        return sentence(waiter.message)
-    return sentence(f"It {waiter.message}")
+        return whole_sentence(waiter.message)
+    return whole_sentence(f"It {waiter.message}")

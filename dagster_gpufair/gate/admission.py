@@ -14,7 +14,7 @@ from dagster_gpufair.gate.tags import POOL, TEAM, TIER, InvalidAsk, parse_ask
 from dagster_gpufair.policy.models import Policy, Team
 from dagster_gpufair.policy.problems import listed, shown, unknown
 from dagster_gpufair.scheduling.model import Request
-from dagster_gpufair.scheduling.refusal import why_never
+from dagster_gpufair.scheduling.refusal import why_invalid, why_never
 
 DEFAULT_TIER = "standard"
 
@@ -56,7 +56,7 @@ def admit(policy: Policy, submission: Submission) -> Request | Refusal:
         request = Request(
             id=submission.run_id,
             team=team,
-            project=_project(rules, team, ask.project),
+            project=ask.project,
             tier=_tier(policy, rules, team, ask.tier),
             kind=ask.kind,
             pools=ask.pools or _only_pool(policy, rules, team),
@@ -76,6 +76,9 @@ def admit(policy: Policy, submission: Submission) -> Request | Refusal:
     for pool in request.pools:
         if pool not in policy.pools:
             return Refusal("unknown_pool", f"{unknown('pool', pool, policy.pools)}.")
+    invalid = why_invalid(policy, request)
+    if invalid is not None:
+        return Refusal("invalid_request", invalid)
     never = why_never(policy, request)
     return Refusal(*never) if never else request
 
@@ -108,14 +111,12 @@ def _team(policy: Policy, location: str | None, claimed: str | None) -> str:
     if claimed is None:
         raise _Refused(
             "unknown_team",
-            f"it names no team (known: {listed(policy.teams)}). Set the tag {TEAM}, or let the "
-            f"platform team map {where} to a team in the policy.",
+            f"it names no team (known: {listed(policy.teams)}). {_team_mend(policy, where)}",
         )
     if claimed not in policy.teams:
         raise _Refused(
             "unknown_team",
-            f"{unknown('team', claimed, policy.teams)}. Set the tag {TEAM}, or let the platform team "
-            f"map {where} to a team in the policy.",
+            f"{unknown('team', claimed, policy.teams)}. {_team_mend(policy, where)}",
         )
     if policy.teams[claimed].code_locations:
         raise _Refused(
@@ -125,6 +126,16 @@ def _team(policy: Policy, location: str | None, claimed: str | None) -> str:
             f"from there, or let the platform team add {where} to teams.{claimed}.code_locations.",
         )
     return claimed
+
+
+def _team_mend(policy: Policy, where: str) -> str:
+    """What gives a run from there a team: a team with code locations takes runs from no others."""
+    by_tag = [name for name, team in policy.teams.items() if not team.code_locations]
+    listing = f"let the platform team add {where} to a team's code_locations in the policy."
+    if not by_tag:
+        return f"Every team takes runs from its own code locations only: {listing}"
+    only = "" if len(by_tag) == len(policy.teams) else f" to one of {listed(by_tag)}"
+    return f"Set the tag {TEAM}{only}, or {listing}"
 
 
 def _tier(policy: Policy, rules: Team, team: str, claimed: str | None) -> str:
@@ -143,16 +154,6 @@ def _tier(policy: Policy, rules: Team, team: str, claimed: str | None) -> str:
             "tier_not_allowed",
             f"{problem}. Change the tag {TIER}, or ask the platform team for the tier "
             f"(teams.{team}.tiers).",
-        )
-    return claimed
-
-
-def _project(rules: Team, team: str, claimed: str | None) -> str | None:
-    """A team without projects in the policy may use any name; one with them, only those."""
-    if claimed is not None and rules.projects and claimed not in rules.projects:
-        raise _Refused(
-            "invalid_request",
-            f"{unknown(f'project of team {team}', claimed, rules.projects)}.",
         )
     return claimed
 

@@ -113,6 +113,10 @@ class Accounts:
         holding.promise(gpus, of_team)
         self._hold_back(holding, before)
 
+    def may_hold_back(self, pool: str) -> bool:
+        """Whether anything could be held back in a pool, as use comes and goes."""
+        return bool(self._keepers.get(pool))
+
     def held_back_by_others(
         self, holding: Holding, released: Mapping[Holding, int] | None = None
     ) -> int:
@@ -140,14 +144,14 @@ class Accounts:
         return by_teams + sum(kept(sibling) for sibling in holding.siblings)
 
     def keepers(self, holding: Holding) -> list[tuple[Account, int]]:
-        """Who else has GPUs of the pool held back, and how many, by name."""
-        kept = [
-            (team.account, team.held_back_from_other_teams)
-            for team in self._keepers.get(holding.pool, ())
-            if team is not holding.team
-        ]
-        kept += [(sibling.account, sibling.held_back) for sibling in holding.siblings]
-        return sorted((each for each in kept if each[1]), key=lambda each: str(each[0]))
+        """Who else has GPUs of the pool held back, and how many, by name: teams, or projects of them."""
+        keeping: list[Holding] = [*holding.siblings]
+        for team in self._keepers.get(holding.pool, ()):
+            if team is not holding.team:
+                by_its_projects = team.held_back < team.held_back_from_other_teams
+                keeping += team.members if by_its_projects else [team]
+        kept = [(each.account, each.held_back) for each in keeping if each.held_back]
+        return sorted(kept, key=lambda each: str(each[0]))
 
     def _hold_back(self, holding: Holding, before: int) -> None:
         after = holding.held_back_from_other_teams

@@ -23,7 +23,7 @@ class Room:
 
     ``idle`` is what no lease uses, ``free`` what nothing is promised of besides. Cordoned nodes take
     nothing new and count for nothing here. Use above what a pool has (it shrank) leaves less than
-    nothing free. What is under notice, or ends by ``soon``, is leaving: promises count on it.
+    nothing free. What is under notice, or ends by ``soon``, is ``leaving``: promises count on it.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Room:
         self.ready = self.idle = self.free = sum(ready.values())
         self._keeping = Keeping()
         self._where: dict[str, Mapping[str, int]] = {}
+        self.leaving: dict[str, Lease] = {}
         self._without_promises: Nodes | None = None
         unplaced = []
         for lease in leases:
@@ -60,6 +61,7 @@ class Room:
         other._keeping = self._keeping.copy()
         other._lane = self._lane.copy()
         other._where = dict(self._where)
+        other.leaving = dict(self.leaving)
         other._without_promises = None
         return other
 
@@ -108,6 +110,17 @@ class Room:
         """Whether promises count on its end."""
         ends = lease.ends
         return lease.notice_until is not None or (ends is not None and ends <= self._soon)
+
+    @contextmanager
+    def beside_victims(self, owner: str, nodes: Mapping[str, int]) -> Iterator[None]:
+        """What is kept free for a promise is free for its owner, and all that is kept for others is not."""
+        keeping = self._keeping
+        own = {node: keeping.kept(node) - keeping.kept(node, owner) for node in nodes}
+        self.nodes.give(own)
+        self.free += sum(own.values())
+        yield
+        self.nodes.take(own)
+        self.free -= sum(own.values())
 
     def could_spare(self, lease: Lease, staying: Lease) -> bool:
         """Whether all that is promised could still be kept if the lease stayed after all."""
@@ -200,6 +213,11 @@ class Room:
         """What is free in the fast lane."""
         return self._lane.left
 
+    @property
+    def lane_left_at_last(self) -> int:
+        """What will be once all that leaves has left."""
+        return self._lane.left_without(self.leaving.values())
+
     def surely_fits(self, kept_nodes: Set[str]) -> int:
         """A size that fits on one node that is not kept, like any smaller one that is whole."""
         for free, node in reversed(self.nodes.by_free):
@@ -217,6 +235,10 @@ class Room:
 
     def _leave(self, lease: Lease, sign: int) -> None:
         self._lane.leave(lease, sign)
+        if sign > 0:
+            self.leaving[lease.id] = lease
+        else:
+            self.leaving.pop(lease.id, None)
         for node, part in self.where(lease).items():
             with self._keeping_anew(node):
                 self._keeping.leave(node, lease.notice_for, sign * part)

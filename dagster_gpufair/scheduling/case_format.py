@@ -18,7 +18,13 @@ from pydantic import (
 
 from dagster_gpufair.policy.models import KINDS
 from dagster_gpufair.policy.problems import Problem, did_you_mean, dotted, shown, unknown
-from dagster_gpufair.policy.quantities import format_gpus, parse_duration, parse_gpus, parse_moment
+from dagster_gpufair.policy.quantities import (
+    ONE_GPU,
+    format_gpus,
+    parse_duration,
+    parse_gpus,
+    parse_moment,
+)
 
 REASONS = (
     "quota_exhausted",
@@ -94,6 +100,21 @@ def _some_gpus(value: Any) -> int:
     return gpus
 
 
+def _asked_gpus(value: Any) -> int:
+    """As the tag of a run has it."""
+    gpus = _some_gpus(value)
+    if gpus > ONE_GPU and gpus % ONE_GPU:
+        raise ValueError(f"is {format_gpus(gpus)}; ask for whole GPUs, or for a part of one (0.5)")
+    return gpus
+
+
+def _whole_gpus(value: Any) -> int:
+    gpus = _some_gpus(value)
+    if gpus % ONE_GPU:
+        raise ValueError(f"is {format_gpus(gpus)}, which is no whole number from 1")
+    return gpus
+
+
 def _amount(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"must be a number, not {shown(value)}")
@@ -122,6 +143,8 @@ Time = Annotated[float, BeforeValidator(_time)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Gpus = Annotated[int, BeforeValidator(parse_gpus)]
 SomeGpus = Annotated[int, BeforeValidator(_some_gpus)]
+AskedGpus = Annotated[int, BeforeValidator(_asked_gpus)]
+WholeGpus = Annotated[int, BeforeValidator(_whole_gpus)]
 Amount = Annotated[float, BeforeValidator(_amount)]
 Count = Annotated[int, BeforeValidator(_count)]
 Kind = Annotated[str, _choice("kind", KINDS)]
@@ -192,7 +215,7 @@ class PromisedRow(_Row):
 
 
 class RequestRow(_Row):
-    """One of ``queued``."""
+    """One of ``queued``. Amounts that no run may ask for are errors: no policy change leaves them behind."""
 
     id: Text
     team: Text
@@ -201,9 +224,9 @@ class RequestRow(_Row):
     kind: Kind | None = None
     pool: Text | None = None
     pools: list[Text] | None = None
-    gpus: SomeGpus
-    min_gpus: SomeGpus | None = None
-    gpus_per_node: SomeGpus | None = None
+    gpus: AskedGpus
+    min_gpus: AskedGpus | None = None
+    gpus_per_node: WholeGpus | None = None
     submitted: Time
     max_duration: Seconds | None = None
     source: Text | None = None

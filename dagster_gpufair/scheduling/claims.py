@@ -48,7 +48,8 @@ class Claims:
         self._snapshot = snapshot
         self._asks: dict[Holding, dict[int, list[Ask]]] = {}
         for ask in asks:
-            for holding, gpus in ask.wanted if ask.has_waited else ():
+            # What is promised to a request counts as use already.
+            for holding, gpus in ask.wanted if ask.has_waited and ask.kept is None else ():
                 if gpus == ask.sample.sizes[-1] and gpus <= holding.quota:
                     self._asks.setdefault(holding, {}).setdefault(gpus, []).append(ask)
         self._found: dict[Holding, tuple[int, Claim | None]] = {}

@@ -24,11 +24,11 @@ def forecast(
     """When each request starts, by its id, if leases end when expected and nobody else comes.
 
     A lease is expected to end when work like it usually has (``usual_ends``, by lease id), else at its
-    bound; what starts later lasts as long as work like it usually does (``usual_lengths``, by request id), else
-    until its bound. One after another they are ended, and the decision is asked again at each of these moments, and
-    when grants and windows start or end, at most ``steps`` times. A request that nothing makes room for has
-    no time, nor has one that is blocked from outside. By bounds alone the times are rather too late than
-    too early.
+    bound; what starts later lasts as long as work like it usually does (``usual_lengths``, by request
+    id), else until its bound. One after another they are ended, and the decision is asked again at each of
+    these moments, and when grants and windows start or end, at most ``steps`` times. A request that nothing
+    makes room for has no time, nor has one that is blocked from outside. By bounds alone the times are rather
+    too late than too early.
     """
     grace = policy.preemption.grace.total_seconds()
     # What is past has not come true.

@@ -49,8 +49,6 @@ class Holding:
     held against anyone.
 
     ``use`` is GPUs in leases, ``promised`` what is kept for requests whose victims leave; both count.
-    ``pending`` is what a person is asked to approve of for it. Nothing is kept for that, but it counts in
-    what the account may have besides, as it would were it promised.
     In a team with projects, ``whole`` is the team as one, by which it stands among the other teams, and
     the weights of its accounts are parts of the team's.
     """
@@ -67,7 +65,6 @@ class Holding:
     use: int = 0
     promised: int = 0
     by_source: dict[str, int] = field(default_factory=dict)
-    pending: int = 0
     whole: Holding | None = None
     members: list[Holding] = field(default_factory=list)
 
@@ -95,11 +92,6 @@ class Holding:
     def taken(self) -> int:
         """All that counts against its quota."""
         return self.use + self.promised
-
-    @property
-    def claimed(self) -> int:
-        """The same with what awaits approval."""
-        return self.taken + self.pending
 
     @property
     def overage(self) -> int:
@@ -152,7 +144,7 @@ class Holding:
 
         ``less`` of what it has, and ``team_less`` of what its team has, counts as gone.
         """
-        if self.claimed - less + gpus <= self.quota:
+        if self.taken - less + gpus <= self.quota:
             return Class.GUARANTEED
         if self.whole is None:
             return Class.BORROWING
@@ -174,7 +166,7 @@ class Holding:
 
     def _within(self, gpus: int, less: int) -> bool:
         limit = self.borrow_limit
-        return limit is None or self.claimed - less + gpus - self.quota <= limit
+        return limit is None or self.taken - less + gpus - self.quota <= limit
 
     def allowed_class(self, gpus: int, rights: Rights) -> Class | None:
         """The class in which the rules let it have so many more, wherever they come from; or None."""
@@ -202,9 +194,3 @@ class Holding:
         self.promised += gpus
         if self.whole is not None:
             self.whole.promised += of_team
-
-    def propose(self, gpus: int, of_team: int) -> None:
-        """Count GPUs that a person is asked for, beside what its own work, and its team's, would leave."""
-        self.pending += gpus
-        if self.whole is not None:
-            self.whole.pending += of_team

@@ -93,10 +93,13 @@ class Future:
 
     def left_for(self, asker: Asker) -> int:
         """The GPUs that would be free for it."""
-        room, request = self.room, asker.request
-        lane = 0 if room.in_lane(asker.gpus, request.max_duration) else room.lane_left
-        held_back = self._snapshot.accounts.held_back_by_others(asker.holding, self._released)
-        return room.free - held_back - lane
+        in_lane = self.room.in_lane(asker.gpus, asker.request.max_duration)
+        return self.left(asker.holding, in_lane)
+
+    def left(self, holding: Holding, in_lane: bool) -> int:
+        """The GPUs that would be free for an account, in the fast lane or not."""
+        held_back = self._snapshot.accounts.held_back_by_others(holding, self._released)
+        return self.room.free - held_back - (0 if in_lane else self.room.lane_left)
 
     def place(self, asker: Asker) -> dict[str, int] | None:
         """The nodes it would get, or None."""

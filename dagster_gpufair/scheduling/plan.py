@@ -18,7 +18,7 @@ from dagster_gpufair.scheduling.model import (
 )
 from dagster_gpufair.scheduling.queue import Queue, Turn
 from dagster_gpufair.scheduling.snapshot import Snapshot
-from dagster_gpufair.scheduling.victims import Victims
+from dagster_gpufair.scheduling.victims import Found, Victims
 from dagster_gpufair.scheduling.waiting import waiting
 
 
@@ -49,7 +49,6 @@ class _Pass:
         self._victims = Victims(snapshot)
         self._starts: list[Start] = []
         self._preemptions: list[Preemption] = []
-        self._proposals: list[Preemption] = []
 
     def goes_round(self) -> bool:
         """Everybody has a turn, the best first; whether anything has come of it."""
@@ -73,8 +72,6 @@ class _Pass:
     def begin_again(self) -> None:
         """Those who wait have their turns once more, and reserve anew."""
         self._snapshot.reservations.clear()
-        self._snapshot.promises.forget_proposals()
-        self._proposals.clear()
         self._queue.again()
 
     def outcome(self, policy: Policy, state: State, now: float) -> Plan:
@@ -83,7 +80,7 @@ class _Pass:
         decided = Plan(
             starts=self._starts,
             waiting=(),
-            preemptions=[*self._preemptions, *self._proposals],
+            preemptions=self._preemptions,
             reservations=[
                 *snapshot.reservations.all(),
                 *(claim.reservation for claim in self._claims.all()),
@@ -133,41 +130,49 @@ class _Pass:
         self._queue.started(turn, nodes)
 
     def _make_room(self, turn: Turn) -> None:
-        """It preempts, or reserves, or only waits."""
+        """It preempts, or reserves, or only waits.
+
+        Where a person has to agree, the same is decided, and carried out only then.
+        """
         for asker in self._to_preempt_for(turn):
             found = self._victims.find(asker)
-            if found is None:
-                continue
-            room = self._snapshot.room(asker.pool)
-            awaits = not self._snapshot.preemption.by_itself and any(
-                victim.rule != "term" for victim in found.victims
-            )
-            preemption = Preemption(
-                request=asker.request,
-                promise=Promise(asker.pool, asker.gpus, room.said(found.nodes)),
-                victims=found.victims,
-                awaits_approval=awaits,
-            )
-            if awaits:
-                # Until a person has agreed it keeps what any other would that waits for space.
-                reservation = self._reserve(turn)
-                self._proposals.append(preemption)
-                self._snapshot.promises.propose(asker, found.victims)
-                self._queue.reserved(turn, asker.pool if reservation is None else reservation.pool)
-            else:
-                self._preemptions.append(preemption)
-                self._snapshot.promise(asker, found.nodes, found.victims)
-                self._queue.promised(turn, asker)
-            return
+            if found is not None:
+                self._preempt(turn, asker, found)
+                return
         reservation = self._reserve(turn)
         if reservation is None:
             self._queue.pass_over(turn)
         else:
             self._queue.reserved(turn, reservation.pool)
 
+    def _preempt(self, turn: Turn, asker: Asker, found: Found) -> None:
+        snapshot = self._snapshot
+        nodes = snapshot.room(asker.pool).said(found.nodes)
+        awaits = not snapshot.preemption.by_itself and any(
+            victim.rule != "term" for victim in found.victims
+        )
+        self._preemptions.append(
+            Preemption(
+                request=asker.request,
+                promise=Promise(asker.pool, asker.gpus, nodes),
+                victims=found.victims,
+                awaits_approval=awaits,
+            )
+        )
+        snapshot.promise(asker, found.nodes, found.victims)
+        self._queue.promised(turn, asker)
+
     def _to_preempt_for(self, turn: Turn) -> list[Asker]:
-        """Pools in order of liking, and in each the largest guaranteed size first."""
+        """Pools in order of liking, and in each the largest guaranteed size first.
+
+        None of them if enough ends by itself in any: that is waited for.
+        """
         askers = [asker for asker in turn.wanted() if self._lacks_space_only(asker)]
+        may_stop_in = self._snapshot.preemption.may_stop_in
+        if not any(may_stop_in(asker.pool) for asker in askers):
+            return []
+        if any(self._victims.are_needless(asker) for asker in askers):
+            return []
         order = {pool: at for at, pool in enumerate(dict.fromkeys(asker.pool for asker in askers))}
         return sorted(
             askers,

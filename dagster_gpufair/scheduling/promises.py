@@ -1,4 +1,4 @@
-"""Promises: what is kept for requests while their victims leave, and what a person is asked to approve of.
+"""Promises: what is kept for requests while their victims leave.
 
 A promise holds as long as it can still come true: as long as what is promised will be there once all that
 leaves has left. It ends when its request starts, there or elsewhere; then victims that are not needed stay.
@@ -6,12 +6,13 @@ leaves has left. It ends when its request starts, there or elsewhere; then victi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from dagster_gpufair.scheduling.holding import Holding
-from dagster_gpufair.scheduling.horizon import Asker
+from dagster_gpufair.scheduling.horizon import Asker, Future
 from dagster_gpufair.scheduling.model import Lease, Request, Victim
 
 if TYPE_CHECKING:
@@ -44,6 +45,15 @@ class Kept(NamedTuple):
         )
 
 
+class _Margin(NamedTuple):
+    """What is left over for others beside what is promised to an account, in the fast ``lane`` or not."""
+
+    holding: Holding
+    in_lane: bool
+    left: int
+    lane: int
+
+
 class Promises:
     """Those of earlier passes and of this one.
 
@@ -54,8 +64,7 @@ class Promises:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._kept: dict[str, Kept] = {}
-        self._proposals: list[tuple[Asker, tuple[int, int]]] = []
-        self._proposed: set[str] = set()
+        self._margins: dict[str, tuple[int, list[_Margin]]] = {}
         self.withdrawn: list[str] = []
         self.spared: set[str] = set()
 
@@ -67,10 +76,6 @@ class Promises:
         """What is kept for a request, by its id."""
         return None if id is None else self._kept.get(id)
 
-    def is_proposed(self, lease: Lease) -> bool:
-        """Whether a person is asked to approve that it is stopped."""
-        return lease.id in self._proposed
-
     def is_ready(self, kept: Kept) -> bool:
         """Whether its victims have left, and all of it is free beyond what is kept from it."""
         snapshot, pool = self._snapshot, kept.holding.pool
@@ -79,6 +84,76 @@ class Promises:
             return False
         left = room.free_but_for(kept.request.id, kept.nodes) - self._kept_from(kept)
         return room.has_idle(kept.nodes) and kept.gpus <= left
+
+    def leave(self, asker: Asker, future: Future | None = None) -> float:
+        """The most that an asker may take so that what is promised to others can still come true.
+
+        By then what is held back may be more than now, as its owners' work has left. ``future`` is the pool
+        as it would be then, if not as it is now once all that leaves has left.
+        """
+        here = self.in_pool(asker.pool)
+        if not here:
+            return math.inf
+        room = self._snapshot.room(asker.pool)
+        in_lane = room.in_lane(asker.gpus, asker.request.max_duration)
+        own = sum(kept.gpus for kept in here if kept.request is asker.request)
+        if future is None:
+            margins = self._at_last(asker.pool)
+        else:
+            margins = [
+                _Margin(
+                    kept.holding, is_in, future.left(kept.holding, is_in), future.room.lane_left
+                )
+                for kept in here
+                for is_in in [room.in_lane(kept.gpus, kept.request.max_duration)]
+                if kept.request is not asker.request
+            ]
+        most = math.inf
+        for margin in margins:
+            its_lane = margin.lane if in_lane and not margin.in_lane else 0
+            others = margin.holding.team is not asker.holding.team
+            most = min(most, margin.left + its_lane + (asker.holding.held_back if others else 0))
+        return most + own
+
+    def surely_leave(self, pool: str) -> float:
+        """How many GPUs of the pool anybody may take in all, for promises to come true."""
+        return min((margin.left for margin in self._at_last(pool)), default=math.inf)
+
+    def _at_last(self, pool: str) -> list[_Margin]:
+        """For each account that something is promised to, what is left over once all that leaves has left."""
+        version = self._snapshot.running.version(pool)
+        known, margins = self._margins.get(pool, (-1, []))
+        if known != version:
+            margins = self._margins_at_last(pool)
+            self._margins[pool] = (version, margins)
+        return margins
+
+    def _margins_at_last(self, pool: str) -> list[_Margin]:
+        here = self.in_pool(pool)
+        if not here:
+            return []
+        accounts, room = self._snapshot.accounts, self._snapshot.room(pool)
+        released: dict[Holding, int] = {}
+
+        def release(holding: Holding, gpus: int, of_team: int) -> None:
+            released[holding] = released.get(holding, 0) + gpus
+            if holding.whole is not None:
+                released[holding.whole] = released.get(holding.whole, 0) + of_team
+
+        if accounts.may_hold_back(pool):
+            for lease in room.leaving.values():
+                release(accounts.holding(lease, pool), lease.gpus, lease.gpus)
+            for kept in here:
+                release(kept.holding, kept.adds[0] - kept.gpus, kept.adds[1] - kept.gpus)
+        free, lane = room.free_at_last(), room.lane_left_at_last
+        found = {}
+        for kept in here:
+            in_lane = room.in_lane(kept.gpus, kept.request.max_duration)
+            if (kept.holding, in_lane) not in found:
+                held_back = accounts.held_back_by_others(kept.holding, released)
+                left = free - held_back - (0 if in_lane else lane)
+                found[kept.holding, in_lane] = _Margin(kept.holding, in_lane, left, lane)
+        return list(found.values())
 
     def keep_as_before(self, requests: Iterable[Request]) -> None:
         """Keep what was promised in earlier passes, if it can still come true."""
@@ -138,24 +213,6 @@ class Promises:
         self.withdrawn.append(request.id)
         self._spare_victims(request.id)
 
-    def propose(self, asker: Asker, victims: Iterable[Victim]) -> None:
-        """The victims await a person's approval, and nothing else is asked of them."""
-        leases = [victim.lease for victim in victims]
-        leaving = self._of_account(asker.holding, leases)
-        adds = Kept(asker.request, asker.holding, asker.gpus, {}, None, leaving).adds
-        self._proposed.update(lease.id for lease in leases)
-        self._proposals.append((asker, adds))
-        asker.holding.propose(*adds)
-        self._snapshot.running.changed(asker.pool, asker.request.team)
-
-    def forget_proposals(self) -> None:
-        """Nothing awaits approval."""
-        for asker, (of_account, of_team) in self._proposals:
-            asker.holding.propose(-of_account, -of_team)
-            self._snapshot.running.changed(asker.pool, asker.request.team)
-        self._proposals.clear()
-        self._proposed.clear()
-
     def _keep(
         self,
         request: Request,
@@ -208,7 +265,13 @@ class Promises:
         for lease in sorted(leaving, key=lambda lease: (lease.started, lease.id)):
             room = self._snapshot.room(lease.pool)
             staying = replace(lease, notice_until=None, notice_for=None)
-            if room.could_spare(lease, staying):
-                room.notify(lease, staying)
-                running.put(staying)
+            if not room.could_spare(lease, staying):
+                continue
+            came_true = self.surely_leave(lease.pool) >= 0
+            room.notify(lease, staying)
+            running.put(staying)
+            if came_true and self.surely_leave(lease.pool) < 0:
+                room.notify(staying, lease)
+                running.put(lease)
+            else:
                 self.spared.add(lease.id)

@@ -27,7 +27,7 @@ from dagster_gpufair.policy.quantities import format_duration, format_gpus
 from dagster_gpufair.scheduling import wording
 from dagster_gpufair.scheduling.claims import Claims
 from dagster_gpufair.scheduling.holding import Holding, Rights
-from dagster_gpufair.scheduling.model import Preemption, Request, Reservation, Sentence
+from dagster_gpufair.scheduling.model import Plan, Preemption, Request, Reservation, Sentence
 from dagster_gpufair.scheduling.promises import Kept
 from dagster_gpufair.scheduling.snapshot import Snapshot
 
@@ -59,14 +59,15 @@ class Reasons:
         snapshot: Snapshot,
         claims: Claims,
         uncordoned: Snapshot | None,
-        reservations: Sequence[Reservation],
+        decided: Plan,
     ) -> None:
         self._snapshot = snapshot
         self._claims = claims
         self._policy = snapshot.policy
         self._uncordoned = uncordoned
         self._reserved: dict[str, list[Reservation]] = {}
-        for each in reservations:
+        self._awaiting = {each.request.id for each in decided.preemptions if each.awaits_approval}
+        for each in decided.reservations:
             if not each.of_quota:
                 self._reserved.setdefault(each.pool, []).append(each)
         self._found: dict[tuple[object, ...], Why] = {}
@@ -247,7 +248,8 @@ class Reasons:
     def _keeps(self, kept: Reservation | Kept, holding: Holding) -> str:
         counted, owner = wording.counted(kept.gpus), wording.owner(kept.request)
         if isinstance(kept, Kept):
-            return f"{counted} promised to {owner}"
+            awaits = kept.request.id in self._awaiting
+            return f"{counted} {'wanted for' if awaits else 'promised to'} {owner}"
         of_quota = f" of the quota of {holding}" if kept.of_quota else ""
         starts = ""
         if kept.at is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dagster_gpufair.policy.in_force import upcoming
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import unknown
@@ -40,20 +42,72 @@ def why_never(policy: Policy, request: Request) -> tuple[str, str] | None:
     refusal = _why_not_at(lasting, request, request.submitted)
     if refusal is None or refusal[0] != "exceeds_limits":
         return refusal
-    for later in _extra_starts(lasting, request):
+    for later in _extra_starts(lasting, request.team, request.submitted):
         if _why_not_at(lasting, request, later) is None:
             return None
     return refusal
 
 
-def _extra_starts(policy: Policy, request: Request) -> set[float]:
-    """When its team will have more than now."""
+def why_invalid(policy: Policy, request: Request) -> str | None:
+    """What is wrong with a request that could start, and that no run may make; None if nothing is.
+
+    A team without projects may use any name, one with them only those. And a split over nodes has no rest.
+    """
+    team, project = policy.teams.get(request.team), request.project
+    if team is not None and team.projects and project is not None and project not in team.projects:
+        return f"{unknown(f'project of team {request.team}', project, team.projects)}."
+    part = request.gpus_per_node
+    for gpus in request.sizes:
+        if part and gpus % part:
+            return (
+                f"it asks for {format_gpus(gpus)}, with {format_gpus(part)} on each node (gpus_per_node), "
+                "which does not divide into such nodes; make the first a multiple of the second."
+            )
+    return None
+
+
+class Allowance(NamedTuple):
+    """What quotas and limits allow a request where nothing runs.
+
+    ``at`` is from when on it may start in one of its pools (None: never); ``most`` is how many GPUs of a
+    pool may start now without borrowing.
+    """
+
+    at: float | None
+    most: int
+
+
+def allowance(policy: Policy, request: Request, pool: str, now: float) -> Allowance:
+    """When the rules let it start, whatever runs, and the most they would let start in a pool now."""
+    starts = sorted(_extra_starts(policy, request.team, now))
+    at = next((at for at in (now, *starts) if _rules_allow(policy, request, at)), None)
+    idle = Snapshot(policy, State(), now)
+    rights, holding = idle.rights(request), idle.accounts.holding(request, pool)
+    if rights is None:
+        return Allowance(at, 0)
+    quotas = (holding.team.quota, holding.quota)
+    allowed = (gpus for gpus in quotas if holding.allowed_class(gpus, rights) is not None)
+    return Allowance(at, next(allowed, 0))
+
+
+def _rules_allow(policy: Policy, request: Request, now: float) -> bool:
+    """Whether quota and borrowing leave it any of its pools then, were everything idle."""
+    idle = Snapshot(policy, State(), now)
+    rights, least = idle.rights(request), request.sizes[-1]
+    return rights is not None and any(
+        idle.accounts.holding(request, pool).allowed_class(least, rights) is not None
+        for pool in idle.pools(request)
+    )
+
+
+def _extra_starts(policy: Policy, team: str, now: float) -> set[float]:
+    """When the team will have more than now."""
     grants = {
         grant.start.timestamp()
         for grant in policy.grants
-        if grant.team == request.team and grant.start.timestamp() > request.submitted
+        if grant.team == team and grant.start.timestamp() > now
     }
-    return grants | {window.start for window in upcoming(policy, request.submitted)}
+    return grants | {window.start for window in upcoming(policy, now)}
 
 
 def _why_not_at(policy: Policy, request: Request, now: float) -> tuple[str, str] | None:
@@ -99,10 +153,13 @@ def _limits(idle: Snapshot, asker: Asker) -> str | None:
         limited = holding.limited_by(gpus)
         limit = limited.borrow_limit or 0
         if rights.barred or not limit:
-            return f"{account} may use {quota} there: {rights.barred or NO_BORROWING}"
+            owner, own = (
+                (account, quota) if rights.barred else (limited, format_gpus(limited.quota))
+            )
+            return f"{owner} may use {own} there: {rights.barred or NO_BORROWING}"
         most, own = format_gpus(limited.quota + limit), format_gpus(limited.quota)
         return (
-            f"{account} may use {most} there: its quota of {own} and {format_gpus(limit)} borrowed"
+            f"{limited} may use {most} there: its quota of {own} and {format_gpus(limit)} borrowed"
         )
     most_free = idle.left_for(asker)
     if gpus > most_free:
@@ -110,7 +167,7 @@ def _limits(idle: Snapshot, asker: Asker) -> str | None:
         lane = idle.room(asker.pool).lane_left
         if lane:
             kept.append(f"{wording.counted(lane)} in the fast lane")
-        return f"{account} may use {format_gpus(most_free)} there: {' and '.join(kept)}"
+        return f"{account} may use {wording.part(most_free)} there: {' and '.join(kept)}"
     exceeded = idle.ceilings.exceeded(asker.request, asker.pool, gpus)
     if exceeded is not None:
         most = f"the ceiling of {asker.request.team} is {exceeded.most:g}"

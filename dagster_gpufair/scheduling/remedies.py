@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dagster_gpufair.policy.in_force import upcoming
 from dagster_gpufair.policy.models import Policy
@@ -125,7 +125,8 @@ def _less_declared(
     }
     for amount in sorted(left, reverse=True):
         if amount < getattr(request, what):
-            yield what, amount, replace(request, **{what: amount})
+            changed: dict[str, Any] = {what: amount}
+            yield what, amount, replace(request, **changed)
 
 
 def _in_round_numbers(amount: float) -> float:

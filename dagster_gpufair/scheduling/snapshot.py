@@ -92,8 +92,8 @@ class Snapshot:
         )
 
     def is_spoken_for(self, lease: Lease) -> bool:
-        """Whether it starts in this pass, or is a victim that awaits approval."""
-        return lease.id in self._started or self.promises.is_proposed(lease)
+        """Whether it starts in this pass."""
+        return lease.id in self._started
 
     def pools(self, request: Request) -> list[str]:
         """Those of its pools that are in the policy, in order of liking."""
@@ -135,7 +135,7 @@ class Snapshot:
         room = self.room(pool)
         most, kept_nodes = self.reservations.surely_leave(pool)
         left = room.free - self.accounts.held_back.get(pool, 0) - room.lane_left
-        most = min(most, left)
+        most = min(most, left, self.promises.surely_leave(pool))
         return most, min(most, room.surely_fits(kept_nodes))
 
     def free_for(self, holding: Holding) -> int:
@@ -161,15 +161,11 @@ class Snapshot:
         ):
             return kept.nodes
         # It may also start beside its victims, on what is kept for it and on other GPUs.
-        room, request = self.room(asker.pool), asker.request
-        room.unpromise(request.id, kept.nodes)
-        try:
+        with self.room(asker.pool).beside_victims(asker.request.id, kept.nodes):
             return self._place(asker)
-        finally:
-            room.promise(request.id, kept.nodes, request.max_duration)
 
     def _place(self, asker: Asker) -> Mapping[str, int] | None:
-        if asker.gpus > self.left_for(asker):
+        if asker.gpus > self.left_for(asker) or asker.gpus > self.promises.leave(asker):
             return None
         room = self.room(asker.pool)
         if asker.gpus > self.most_before_windows(asker, self.now):

@@ -26,20 +26,27 @@ class Found(NamedTuple):
     nodes: dict[str, int]
 
 
-class _InVain(NamedTuple):
-    """For what lengths of work a search found nobody, as long as ``moment`` lasts.
+class _Known(NamedTuple):
+    """For what lengths of work an answer is known, as long as ``moment`` lasts.
 
     A shorter bound only lets more start: it keeps clear of a window or a reservation, and may use the fast
-    lane. So if nothing helps, nothing helps longer work; if enough ends by itself, so it does for shorter.
+    lane. So yes holds for shorter work too, and no for longer.
     """
 
     moment: tuple[int, int]
-    nothing_helps_from: float | None = None
-    ends_by_itself_to: float | None = None
+    yes_to: float | None = None
+    no_from: float | None = None
 
-    def holds_for(self, length: float) -> bool:
-        vain, soon = self.nothing_helps_from, self.ends_by_itself_to
-        return (vain is not None and length >= vain) or (soon is not None and length <= soon)
+    def answer(self, length: float) -> bool | None:
+        if self.yes_to is not None and length <= self.yes_to:
+            return True
+        return False if self.no_from is not None and length >= self.no_from else None
+
+    def and_also(self, answer: bool, length: float, matters: bool) -> _Known:
+        """With one more answer; for all lengths, if the length does not matter."""
+        if answer:
+            return self._replace(yes_to=length if matters else math.inf)
+        return self._replace(no_from=length if matters else -math.inf)
 
 
 class Victims:
@@ -47,20 +54,42 @@ class Victims:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._in_vain: dict[tuple[object, ...], _InVain] = {}
+        self._needless: dict[tuple[object, ...], _Known] = {}
+        self._found: dict[tuple[object, ...], _Known] = {}
         self._over: dict[str, tuple[int, list[Lease], Future]] = {}
         self._blocked: dict[str, tuple[int, tuple[Reservation, ...], Future]] = {}
         self._candidates_of: dict[tuple[object, ...], tuple[int, list[Victim]]] = {}
 
-    def find(self, asker: Asker) -> Found | None:
-        """The least harm that lets the asker start, or None.
+    def are_needless(self, asker: Asker) -> bool:
+        """Whether enough ends by itself while the victims would still have their grace."""
+        key, length = self._alike(asker), _length(asker)
+        known = self._known(self._needless, key, asker)
+        answer = known.answer(length)
+        if answer is None:
+            answer = self._ends_by_itself(asker)
+            matters = self._keeps_by_length(asker.pool)
+            self._needless[key] = known.and_also(answer, length, matters)
+        return answer
 
-        None as well if enough ends by itself while the victims would still have their grace.
-        """
-        snapshot, request = self._snapshot, asker.request
+    def find(self, asker: Asker) -> Found | None:
+        """The least harm that lets the asker start, or None."""
+        snapshot = self._snapshot
         if not snapshot.preemption.may_stop_in(asker.pool):
             return None
-        alike = (
+        key, length = self._alike(asker), _length(asker)
+        known = self._known(self._found, key, asker)
+        if known.answer(length) is False:
+            return None
+        found = self._search(asker)
+        if found is None:
+            matters = self._keeps_by_length(asker.pool) or bool(snapshot.reservations.blocks(asker))
+            self._found[key] = known.and_also(False, length, matters)
+        return found
+
+    def _alike(self, asker: Asker) -> tuple[object, ...]:
+        """What all have in common for whom a search ends alike, but for the length of their work."""
+        request = asker.request
+        return (
             asker.holding,
             asker.gpus,
             asker.class_,
@@ -68,24 +97,14 @@ class Victims:
             request.tier,
             request.gpus_per_node,
         )
-        moment = (snapshot.running.version(asker.pool), snapshot.reservations.version(asker.pool))
-        known = self._in_vain.get(alike)
-        if known is None or known.moment != moment:
-            known = _InVain(moment)
-        length = math.inf if request.max_duration is None else request.max_duration
-        if known.holds_for(length):
-            return None
-        keeps_by_length = self._keeps_by_length(asker.pool)
-        if self._ends_by_itself(asker):
-            to = length if keeps_by_length else math.inf
-            self._in_vain[alike] = known._replace(ends_by_itself_to=to)
-            return None
-        found = self._search(asker)
-        if found is None:
-            by_length = keeps_by_length or snapshot.reservations.blocks(asker)
-            start = length if by_length else -math.inf
-            self._in_vain[alike] = known._replace(nothing_helps_from=start)
-        return found
+
+    def _known(
+        self, answers: dict[tuple[object, ...], _Known], key: tuple[object, ...], asker: Asker
+    ) -> _Known:
+        snapshot, pool = self._snapshot, asker.pool
+        moment = (snapshot.running.version(pool), snapshot.reservations.version(pool))
+        known = answers.get(key)
+        return _Known(moment) if known is None or known.moment != moment else known
 
     def _keeps_by_length(self, pool: str) -> bool:
         """Whether anything is kept in the pool from work by its length, but for reservations."""
@@ -177,6 +196,11 @@ class Victims:
         return found
 
 
+def _length(asker: Asker) -> float:
+    length = asker.request.max_duration
+    return math.inf if length is None else length
+
+
 class _Attempt:
     """Victims taken for an asker one after another, until it fits; then given back what is not needed.
 
@@ -237,6 +261,8 @@ class _Attempt:
             return None
         if asker.gpus > snapshot.most_before_windows(asker, begins, self._freed.leases.values()):
             return None
+        if asker.gpus > snapshot.promises.leave(asker, future):
+            return None
         return future.room.place(asker.gpus, asker.request.gpus_per_node, limits.on_nodes)
 
     def _add(self, victim: Victim) -> None:
@@ -265,7 +291,7 @@ class _Attempt:
         covered = holding.covers(asker.gpus, less, team_less)
         if self._reclaims[True] and covered is not Class.GUARANTEED:
             return False
-        total = team.claimed - team_less + asker.gpus
+        total = team.taken - team_less + asker.gpus
         return not self._reclaims[False] or (covered <= Class.SHARED and total <= team.quota)
 
     def _is_fair(self) -> bool:
@@ -277,10 +303,10 @@ class _Attempt:
             mine, theirs = self._asker.holding, accounts.holding(victim.lease, victim.lease.pool)
             if mine.team is not theirs.team:
                 mine, theirs = mine.team, theirs.team
-            after = (mine.claimed - future.released(mine) + self._asker.gpus - mine.quota) / (
+            after = (mine.taken - future.released(mine) + self._asker.gpus - mine.quota) / (
                 mine.effective_weight
             )
-            left = (theirs.claimed - future.released(theirs) - theirs.quota) / (
+            left = (theirs.taken - future.released(theirs) - theirs.quota) / (
                 theirs.effective_weight
             )
             if max(0.0, after) > max(0.0, left):

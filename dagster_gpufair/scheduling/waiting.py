@@ -23,17 +23,14 @@ def waiting(
     uncordoned: Snapshot | None,
 ) -> list[Waiting]:
     """What is left once a pass has decided what starts and who leaves, best first."""
-    reasons = Reasons(snapshot, claims, uncordoned, decided.reservations)
-    found = [*_promised(snapshot, reasons, decided), *_left(snapshot, queue, reasons, decided)]
+    reasons = Reasons(snapshot, claims, uncordoned, decided)
+    found = [*_promised(snapshot, reasons, decided), *_left(snapshot, queue, reasons)]
     found.sort(key=itemgetter(0))
     return [waits for _, waits in found]
 
 
-def _left(
-    snapshot: Snapshot, queue: Queue, reasons: Reasons, decided: Plan
-) -> Iterator[tuple[Key, Waiting]]:
-    """What stands in line still, but for what awaits approval."""
-    proposed = {each.request.id for each in decided.preemptions if each.awaits_approval}
+def _left(snapshot: Snapshot, queue: Queue, reasons: Reasons) -> Iterator[tuple[Key, Waiting]]:
+    """What stands in line still."""
     for ask, groups in queue.waiting():
         why = reasons.why(ask.sample)
         if ask.blocked is not None:
@@ -41,11 +38,7 @@ def _left(
         holding = snapshot.accounts.holding(ask.sample, why.pool)
         class_ = _class_of(snapshot, ask, holding, why.gpus)
         for group in groups:
-            requests = group.waiting()
-            if proposed:
-                requests = [request for request in requests if request.id not in proposed]
-            if requests:
-                yield _entry(snapshot, requests, holding, class_, why)
+            yield _entry(snapshot, group.waiting(), holding, class_, why)
 
 
 def _promised(snapshot: Snapshot, reasons: Reasons, decided: Plan) -> Iterator[tuple[Key, Waiting]]:

@@ -16,12 +16,15 @@ MOST_NAMED = 4
 
 
 def asked(request: Request, pool: str, room: Room) -> str:
-    """``8 × h100 on one node``, ``4 to 8 × h100 on one node``."""
-    least = request.sizes[-1]
+    """``4 to 8 × h100 on one node``, ``8 × h100 on one node or 16 on whole nodes``."""
+    most, *less = (_shape(request, gpus, room) for gpus in request.sizes)
     amount = format_gpus(request.gpus)
-    if least != request.gpus:
-        amount = f"{format_gpus(least)} to {amount}"
-    return f"{amount} × {pool}{_shape(request, room)}"
+    if not less:
+        return f"{amount} × {pool}{most}"
+    least = format_gpus(request.sizes[-1])
+    if less == [most]:
+        return f"{least} to {amount} × {pool}{most}"
+    return f"{least} × {pool}{less[0]} or {amount}{most}"
 
 
 def free(policy: Policy, pool: str, room: Room, request: Request) -> str:
@@ -29,9 +32,8 @@ def free(policy: Policy, pool: str, room: Room, request: Request) -> str:
     away = policy.pools[pool].capacity - room.ready
     maintenance = f" ({format_gpus(away)} more are in maintenance)" if away else ""
     left = format_gpus(max(0, room.idle))
-    return (
-        f"{pool} has {left} of {format_gpus(room.ready)} free{maintenance}{_spread(request, room)}"
-    )
+    spread = _in_parts(request, room) or _spread(request, room)
+    return f"{pool} has {left} of {format_gpus(room.ready)} free{maintenance}{spread}"
 
 
 def used(holding: Holding) -> str:
@@ -55,8 +57,14 @@ def had_of_late(holding: Holding) -> str:
 def held_back(keepers: Iterable[tuple[Account, int]]) -> str:
     """``4 are held back for red, 2 for green``."""
     (first, gpus), *others = keepers
-    more = "".join(f", {format_gpus(gpus)} for {account}" for account, gpus in others)
-    return f"{counted(gpus)} held back for {first}{more}"
+    more = "".join(f", {part(gpus)} for {account}" for account, gpus in others)
+    amount = part(gpus)
+    return f"{amount} {'is' if amount == '1' else 'are'} held back for {first}{more}"
+
+
+def part(gpus: int) -> str:
+    """A part of GPUs that was computed, in hundredths: ``3.555`` → ``3.56``; what is less is still there."""
+    return format_gpus(max(round(gpus, -1), 10) if gpus > 0 else gpus)
 
 
 def in_policy(names: Iterable[str]) -> str:
@@ -99,13 +107,36 @@ def short(id: str) -> str:
     return id[:8] if len(id) == RUN_ID_LENGTH else id
 
 
-def _shape(request: Request, room: Room) -> str:
-    least = request.sizes[-1]
-    if not room.named or least <= ONE_GPU:
+def _shape(request: Request, gpus: int, room: Room) -> str:
+    """How so many GPUs lie on the nodes."""
+    if not room.named or gpus <= ONE_GPU:
         return ""
     if request.gpus_per_node:
         return f", {format_gpus(request.gpus_per_node)} on each node"
-    return " on one node" if least <= room.nodes.largest else " on whole nodes"
+    if gpus <= room.nodes.largest:
+        return " on one node"
+    return f" on whole nodes{' and one rest' if _has_rest(gpus, room) else ''}"
+
+
+def _has_rest(gpus: int, room: Room) -> bool:
+    """Whether whole nodes, the largest first, leave a rest that another node could give."""
+    for size in sorted(room.nodes.sizes.values(), reverse=True):
+        if gpus < size:
+            return gpus > 0
+        gpus -= size
+    return False
+
+
+def _in_parts(request: Request, room: Room) -> str:
+    """What keeps enough free GPUs from being enough for the least it accepts: parts of cards."""
+    least = request.sizes[-1]
+    if least > room.idle or (room.named and least > ONE_GPU):
+        return ""
+    if room.could_place(least, request.gpus_per_node):
+        return ""
+    if least <= ONE_GPU:
+        return f", but no card has {format_gpus(least)} free"
+    return ", in parts of cards"
 
 
 def _spread(request: Request, room: Room) -> str:

@@ -28,7 +28,7 @@ def test_a_node_takes_nothing_new_and_what_runs_there_goes_on(
     queue.submit(asked(3, 2), asked(4, 8))
     queue.decide()
     pools = gpufair("pools").stdout
-    assert "h1 in maintenance, h2 6 of 8" in pools, "what starts now starts elsewhere"
+    assert "h1 in maintenance (6 in use), h2 6 of 8" in pools, "what starts now starts elsewhere"
     assert "\nin maintenance\n  h100 h1, since " in pools
     assert ": ECC errors; 2 runs are still on it (00000001, 00000002)\n" in pools
     node = json.loads(gpufair("pools", "--json").stdout)["pools"][0]["nodes"]["h1"]

@@ -11,6 +11,7 @@ from cli_samples import POLICY, WITH_A_PROJECT, Filling, asked, minutes, run_id,
 from click.testing import Result
 from dagster import DagsterInstance, DagsterRunStatus, job, op
 
+from dagster_gpufair.cli.tables import clock
 from dagster_gpufair.ledger import leases, requests, usage
 from dagster_gpufair.scheduling.model import Account, Class
 
@@ -161,7 +162,7 @@ def test_it_started_before_another_that_waited(queue: Filling, gpufair: Gpufair)
     assert f"Holds 8 × h100 on h2 since {time_of_day(40)} (40m), until {end} at most." in said
     assert "The quota covers these GPUs (nlp uses 8 of its 8)." in said
     assert f"It started at {time_of_day(40)}, after waiting 10m, as guaranteed with 2," in said
-    assert "The best that waited in h100 then was 00000003 (insufficient_gpus)." in said
+    assert "The best that waited in h100 after that pass was 00000003 (insufficient_gpus)." in said
     assert "why it came before 00000003    00000002   00000003" in said
     assert "The class decides before any points" in said
     assert "`gpufair queue --pool h100` shows who waits for them." in said
@@ -177,11 +178,64 @@ def test_it_started_past_a_larger_one_that_ranks_higher(queue: Filling, gpufair:
     queue.decide(ago=40)
     said = gpufair("explain", "00000004").stdout
     assert "after waiting 10m, as borrowing with 2," in said
-    assert (
-        "00000003 ranks higher and could not start then (insufficient_gpus); this run could."
-        in said
-    )
+    assert "00000003 ranks higher, but waited: insufficient_gpus after that pass." in said
     assert "why 00000003 ranks higher" in said
+
+
+def test_it_started_before_another_of_its_team(queue: Filling, gpufair: Gpufair) -> None:
+    """What the start itself took of the team's quota and share is no reason for it."""
+    queue.run(asked(1, 12, ago=90, team="vision"), ago=90)
+    queue.submit(*(asked(number, 4, ago=70 - number, team="speech") for number in (2, 3)))
+    assert queue.decide(ago=40) == [run_id(2)]
+    said = gpufair("explain", "00000002").stdout
+    assert "why it came before 00000003" in said
+    assert "They are of the same class: more points come first." in said
+    assert "saturation" not in said
+    rows = json.loads(gpufair("explain", "00000002", "--json").stdout)["compared"]["rows"]
+    assert "saturation" not in {row["name"] for row in rows}
+
+
+def test_it_took_what_was_left_of_the_quota(queue: Filling, gpufair: Gpufair) -> None:
+    queue.run(asked(1, 8, ago=90, team="speech"), ago=90)
+    queue.submit(*(asked(number, 8, ago=70 - number) for number in (2, 3)))
+    assert queue.decide(ago=40) == [run_id(2)]
+    said = gpufair("explain", "00000002").stdout
+    assert ["class", "guaranteed", "guaranteed"] in [line.split() for line in said.splitlines()]
+    assert "They are of the same class: more points come first." in said
+
+
+def test_it_took_of_the_quota_what_a_larger_one_needs(queue: Filling, gpufair: Gpufair) -> None:
+    queue.run(asked(1, 8, ago=90, team="speech"), ago=90)
+    queue.submit(asked(2, 4, ago=60), asked(3, 8, ago=50))
+    assert queue.decide(ago=40) == [run_id(2)]
+    said = gpufair("explain", "00000002").stdout
+    (class_,) = (line for line in said.splitlines() if line.startswith("  class"))
+    assert class_.split()[1:3] == ["guaranteed", "borrowing"]
+    assert class_.endswith("as that pass left what waits")
+
+
+def test_it_started_before_another_account_of_its_team(queue: Filling, gpufair: Gpufair) -> None:
+    queue.adopt(WITH_A_PROJECT)
+    queue.run(asked(1, 4, ago=90), asked(2, 4, ago=90, project="pretrain"), ago=90)
+    queue.run(asked(3, 4, ago=80, team="speech"), ago=80)
+    queue.submit(asked(4, 4, ago=60), asked(5, 4, ago=50, project="pretrain"))
+    assert queue.decide(ago=40) == [run_id(4)]
+    said = gpufair("explain", "00000004").stdout
+    assert "as borrowing with 2," in said
+    assert "why it came before 00000005" in said
+    assert "They are of the same class: more points come first." in said
+
+
+def test_it_started_before_another_of_its_source(queue: Filling, gpufair: Gpufair) -> None:
+    """The other waits anew from this start on, which tells nothing of why this one came first."""
+    queue.run(asked(1, 12, ago=90, team="vision"), ago=90)
+    queue.submit(*(asked(number, 4, ago=70 - number, source="sweep") for number in (2, 3)))
+    assert queue.decide(ago=40) == [run_id(2)]
+    said = gpufair("explain", "00000002").stdout
+    first_words = {line.split()[0] for line in said.splitlines() if line.startswith("  ")}
+    assert not {"wait", "source", "sum"} & first_words
+    assert "They have the same points: the earlier submission comes first." in said
+    assert "Both are of one source, whose waiting counts anew from each of its starts" in said
 
 
 def test_it_runs_on_borrowed_gpus(queue: Filling, gpufair: Gpufair) -> None:
@@ -266,15 +320,35 @@ def test_it_is_over(queue: Filling, gpufair: Gpufair) -> None:
     assert (lease["ended_as"], lease["covered"]) == ("success", None)
 
 
+def test_it_was_short(queue: Filling, gpufair: Gpufair) -> None:
+    queue.run(asked(1, 8, ago=50), ago=40)
+    queue.end(1, ago=39.85)
+    said = gpufair("explain", "00000001").stdout
+    start, end = (clock(minutes(ago), minutes(0), seconds=True) for ago in (40, 39.85))
+    assert f"Held 8 × h100 on h1 from {start} to {end} (9s): success." in said
+
+
 def test_it_was_refused(queue: Filling, gpufair: Gpufair) -> None:
     why = "team 'vison' is not in the policy (known: nlp; did you mean 'vision'?). Set the tag."
     with queue.ledger.writing() as session:
         requests.refuse(session, asked(1, 0, team="vison"), "unknown_team", why, time.time())
     said = gpufair("explain", "00000001").stdout
-    assert f": unknown_team\n{why}\n" in said
+    assert f": unknown_team\nT{why[1:]}\n" in said
     assert "launch it again; `gpufair policy show` says what the policy allows." in said
     refusal = json.loads(gpufair("explain", "00000001", "--json").stdout)["refusal"]
     assert (refusal["code"], refusal["message"]) == ("unknown_team", why)
+
+
+def test_it_was_refused_before_all_was_known(queue: Filling, gpufair: Gpufair) -> None:
+    bare = asked(1, 0, team="", tier="")
+    teams = asked(2, 0, team="vision", tier="", job_name="")
+    with queue.ledger.writing() as session:
+        for ask in (bare, teams):
+            requests.refuse(session, ask, "invalid_request", "gpufair/gpus is 'x'", time.time())
+    said = gpufair("explain", "00000001").stdout
+    assert said.startswith(f"{run_id(1)} · train\n")
+    assert "\ngpufair/gpus is 'x'.\n" in said
+    assert gpufair("explain", "00000002").stdout.startswith(f"{run_id(2)} · vision\n")
 
 
 def test_it_was_cancelled(queue: Filling, gpufair: Gpufair) -> None:

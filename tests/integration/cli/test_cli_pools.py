@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import datetime
 
 from cli_samples import POLICY, WITH_A_PROJECT, Filling, asked, run_id, time_of_day, utc
 from click.testing import Result
 
 from dagster_gpufair.ledger import usage
+from dagster_gpufair.policy.quantities import format_moment
 from dagster_gpufair.scheduling.model import Account
 
 Gpufair = Callable[..., Result]
@@ -19,6 +21,11 @@ def line(result: Result, *begins: str) -> list[str]:
     """The words of the line that begins with these."""
     lines = [line.split() for line in result.stdout.splitlines()]
     return next(words for words in lines if words[: len(begins)] == list(begins))
+
+
+def in_utc(ago: float) -> str:
+    """A moment as `gpufair policy show` has it."""
+    return format_moment(datetime.fromisoformat(utc(ago)))
 
 
 def test_pools_and_their_nodes(queue: Filling, gpufair: Gpufair) -> None:
@@ -147,11 +154,11 @@ def test_grants_and_windows_now_and_next(queue: Filling, gpufair: Gpufair) -> No
     lines = gpufair("pools").stdout.splitlines()
     at = lines.index("in force")
     assert lines[at + 1 : at + 6] == [
-        f"  grant of 2 × h100 for vision until {time_of_day(-60)} (approved by ana: paper deadline)",
-        f"  window of 1 × t4 for speech until {time_of_day(-30)}",
+        f"  grant of 2 × h100 for vision until {in_utc(-60)} (approved by ana: paper deadline)",
+        f"  window of 1 × t4 for speech until {in_utc(-30)}",
         "",
         "next",
-        f"  window of 2 × h100 for nlp from {time_of_day(-90)} until {time_of_day(-120)}",
+        f"  window of 2 × h100 for nlp from {in_utc(-90)} until {in_utc(-120)}",
     ]
     extras = json.loads(gpufair("pools", "--json").stdout)["extras"]
     assert [(one["kind"], one["team"], one["in_force"]) for one in extras] == [
@@ -183,6 +190,14 @@ def test_projects_under_their_team(queue: Filling, gpufair: Gpufair) -> None:
 def test_what_projects_keep_is_not_lent(queue: Filling, gpufair: Gpufair) -> None:
     queue.adopt(WITH_A_PROJECT.replace("{h100: 4}}}", "{h100: 4}, lend_limit: {h100: 1}}}"))
     assert line(gpufair("teams"), "nlp", "h100")[7] == "5"
+
+
+def test_what_is_lent_in_parts_of_a_gpu(queue: Filling, gpufair: Gpufair) -> None:
+    queue.adopt(POLICY.replace("quota: {h100: 4", "quota: {h100: 8"))
+    queue.run(asked(1, 0.555, ago=9, team="speech"), ago=9)
+    queue.run(asked(2, 5, ago=8, team="speech"), ago=8)
+    lent = [line(gpufair("teams"), team, "h100")[6] for team in ("nlp", "vision")]
+    assert lent == ["2.78", "2.78"]
 
 
 def test_what_is_lent_now(queue: Filling, gpufair: Gpufair) -> None:

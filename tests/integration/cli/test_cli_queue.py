@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from cli_samples import Filling, asked, run_id, time_of_day
+from cli_samples import WITH_A_PROJECT, Filling, asked, run_id, time_of_day
 from click.testing import Result
 
 from dagster_gpufair.gate.policy_file import FILE_STATUS
@@ -64,6 +64,27 @@ def test_long_lines_are_cut_short_and_can_be_had_whole(queue: Filling, gpufair: 
     assert short.stdout.count("reserve_held: 1 is held back for speech") == 1
     assert short.stdout.count("reserve_held, as above") == 19
     assert len(json.loads(gpufair("queue", "--json").stdout)["waiting"]) == 30
+
+
+def test_in_use_on_a_node_in_maintenance(queue: Filling, gpufair: Gpufair) -> None:
+    queue.run(asked(1, 8, ago=90, team="vision"), ago=90)
+    queue.run(asked(2, 5, ago=80), ago=80)
+    queue.cordon("h100", "h2", ago=10)
+    assert gpufair("queue").stdout.startswith(
+        "h100 · 16 GPUs (8 in maintenance) · 13 in use (5 of them in maintenance, 4 borrowed) · "
+        "0 free · 0 waiting"
+    )
+    assert "h1 0 of 8, h2 in maintenance (5 in use)" in gpufair("pools").stdout
+
+
+def test_what_only_the_quota_of_its_team_covers(queue: Filling, gpufair: Gpufair) -> None:
+    queue.adopt(WITH_A_PROJECT)
+    queue.run(asked(1, 16, ago=90, team="speech"), ago=90)
+    queue.submit(asked(2, 6, ago=50), asked(3, 4, ago=5))
+    first, second = (" ".join(words) for words in rows(gpufair("queue")))
+    assert " guaranteed 2," in first
+    assert " guaranteed by its team 2," in second
+    assert " points as guaranteed by its team:" in gpufair("explain", "00000002").stdout
 
 
 def test_one_pool_or_one_team(queue: Filling, gpufair: Gpufair) -> None:
@@ -136,6 +157,17 @@ def test_what_something_else_blocks(queue: Filling, gpufair: Gpufair) -> None:
     with queue.ledger.writing() as session:
         requests.block(session, {run_id(1): ("run_limit", why)})
     assert f"run_limit: {why}" in gpufair("queue").stdout
+
+
+def test_a_long_error_is_cut_in_a_row(queue: Filling, gpufair: Gpufair) -> None:
+    queue.submit(asked(1, 8))
+    why = f"Code location 'nlp' cannot be loaded ({'x' * 300}). It starts once that is mended."
+    with queue.ledger.writing() as session:
+        requests.block(session, {run_id(1): ("environment", why)})
+    row = next(row for row in gpufair("queue").stdout.splitlines() if "environment" in row)
+    assert "environment: Code location 'nlp' cannot be loaded (xxx" in row
+    assert row.endswith("x…") and len(row) < 250
+    assert why in gpufair("explain", "00000001").stdout
 
 
 def test_a_pool_and_a_team_that_are_no_more(queue: Filling, gpufair: Gpufair) -> None:

@@ -227,8 +227,8 @@ def test_others_do_not_lend(queue: Filling, gpufair: Gpufair) -> None:
     queue.submit(asked(2, 1, team="vision", pools=("t4",), ago=5))
     assert why(gpufair("queue"), "00000002") == "reserve_held: 1 is held back for speech"
     assert gpufair("explain", "00000002").stdout.splitlines()[-1] == (
-        "It starts once runs end, or in one more pool (gpufair/pool: t4,h100): `gpufair pools` shows "
-        "what is held back."
+        "It starts once runs end; a run that names one more pool (gpufair/pool: t4,h100) may start "
+        "sooner: `gpufair pools` shows what is held back."
     )
 
 
@@ -243,8 +243,20 @@ def test_its_team_declares_all_it_may(queue: Filling, gpufair: Gpufair) -> None:
     said = gpufair("explain", "00000003").stdout
     assert "What vision runs:" in said, "in all pools"
     assert {"00000001", "00000002"} <= set(said.split())
-    assert "if it declares less (gpufair/cpus)" in said
+    assert ["gpufair/cpus:", "8", "on", "1", "×", "h100"] in helps(gpufair("explain", "00000003"))
+    assert "a run that declares less (gpufair/cpus) may start sooner" in said
     assert " It fits by " not in said
+
+
+def test_its_team_has_nothing_left_to_declare(queue: Filling, gpufair: Gpufair) -> None:
+    """A tag has no 0: it would start without it."""
+    queue.adopt(POLICY.replace("vision: {", "vision: {ceilings: {cpus: 64}, "))
+    queue.run(asked(1, 2, ago=9, team="vision", cpus=64.0), ago=9)
+    queue.submit(asked(2, 1, ago=5, team="vision", cpus=16.0))
+    result = gpufair("explain", "00000002")
+    assert helps(result) == [["gpufair/cpus:", "left", "out", "on", "1", "×", "h100"]]
+    (remedy,) = json.loads(gpufair("explain", "00000002", "--json").stdout)["remedies"]
+    assert (remedy["tag"], remedy["value"]) == ("gpufair/cpus", None)
 
 
 def test_nodes_are_in_maintenance(queue: Filling, gpufair: Gpufair) -> None:

@@ -138,6 +138,39 @@ def test_a_request_that_would_have_been_refused(here: Path, gpufair: Decide) -> 
     gpufair("large.yaml", "--check")
 
 
+@pytest.mark.parametrize(
+    ("project", "size", "says"),
+    [
+        (
+            "project: serach, ",
+            "gpus: 4",
+            "unknown project of team red 'serach'; did you mean 'search'?",
+        ),
+        (
+            "",
+            "gpus: 4, gpus_per_node: 3",
+            "it asks for 4, with 3 on each node (gpus_per_node), which",
+        ),
+    ],
+)
+def test_what_starts_and_no_run_may_ask_for(
+    here: Path, gpufair: Decide, project: str, size: str, says: str
+) -> None:
+    case = CASE.replace("red: {", "red: {projects: {search: {}}, ")
+    row = f"team: red, {project}tier: standard, pool: t4, {size}, submitted"
+    case = case.replace("team: red, tier: standard, pool: t4, gpus: 4, submitted", row)
+    (here / "invalid.yaml").write_text(case)
+    lines = [line.split() for line in gpufair("invalid.yaml").stdout.splitlines()]
+    assert lines[2][0] == "q2", "it starts"
+    assert "invalid_request:" in next(line for line in lines[4:] if line[:1] == ["q2"])
+    data = json.loads(gpufair("invalid.yaml", "--json").stdout)
+    assert [each["id"] for each in data["start"]] == ["q2"]
+    (refused,) = data["refused"]
+    assert (refused["id"], refused["code"]) == ("q2", "invalid_request")
+    assert refused["message"].startswith(says)
+    gpufair("invalid.yaml", "--check")
+
+
 def test_a_policy_in_a_file_of_its_own(here: Path, gpufair: Decide) -> None:
     """Its path is looked up from the folder of the case."""
     begin, end = CASE.index("policy:"), CASE.index("now:")
@@ -224,13 +257,18 @@ def test_a_bad_file_does_not_keep_the_others_from_being_decided(
     assert gpufair("cases/a.yaml", code=2).stdout == ""
 
 
-@pytest.mark.parametrize("expect", ["", "expect: {}\n"])
+def test_a_case_that_expects_nothing_in_particular_is_met(here: Path, gpufair: Decide) -> None:
+    (here / "idle.yaml").write_text(f"{IDLE}expect: {{}}\n")
+    assert gpufair("idle.yaml", "--check").stdout.splitlines()[-1] == "1 case: 1 met"
+
+
+@pytest.mark.parametrize("expect", ["", "expect:\n"])
 def test_a_check_of_nothing_is_an_error(here: Path, gpufair: Decide, expect: str) -> None:
     (here / "idle.yaml").write_text(IDLE + expect)
     said = gpufair("idle.yaml", "--check", code=2).stderr
     assert said.splitlines() == [
         "idle.yaml: 1 error",
-        "  expect  says nothing to compare with; add what must start, preempt, wait or be in use",
+        "  expect  is missing; add what must start, preempt, wait or be in use, or {} to compare nothing",
     ]
 
 

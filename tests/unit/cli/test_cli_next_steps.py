@@ -9,8 +9,10 @@ import pytest
 
 from dagster_gpufair.cli.next_steps import next_step
 from dagster_gpufair.policy import parse_policy
+from dagster_gpufair.policy.quantities import parse_moment
 from dagster_gpufair.scheduling.case_format import REASONS
 from dagster_gpufair.scheduling.model import Request
+from dagster_gpufair.scheduling.remedies import Remedy
 
 DOCS = Path(__file__).parents[3] / "docs" / "waiting.md"
 POOLS = parse_policy("""
@@ -93,7 +95,9 @@ def test_only_a_pool_with_nodes_can_be_asked_for_less_on_each() -> None:
 def test_only_what_is_declared_and_limited_can_be_less() -> None:
     assert "declares" not in large("ceiling")
     said = large("ceiling", cpus=8.0, memory_gib=64.0)
-    assert "if it declares less (gpufair/cpus): " in said, "there is no ceiling for memory"
+    assert "; a run that declares less (gpufair/cpus) may start sooner: " in said, (
+        "there is no ceiling for memory"
+    )
 
 
 def test_a_bound_helps_where_something_is_kept_for_a_time() -> None:
@@ -106,6 +110,70 @@ def test_a_bound_helps_where_something_is_kept_for_a_time() -> None:
     assert "max_duration" in small("lower_priority", unpassed + window)
     assert "until when a window lasts" in small("reserve_held", window)
     assert "window" not in small("reserve_held")
+
+
+def test_a_run_too_large_for_the_fast_lane_is_told_of_no_bound_for_it() -> None:
+    lane = "backfill: {enabled: false}\nfast_lane: {t4: {gpus: 4, max_gpus: 2, max_duration: 30m}}"
+    assert "max_duration" in small("lower_priority", lane)
+    policy = parse_policy(f"pools: {{t4: {{gpus: 16}}}}\nteams: {{nlp: {{}}}}\n{lane}")
+    for gpus, is_told in ((2000, True), (3000, False)):
+        said = next_step(policy, replace(SMALL, gpus=gpus), "t4", "lower_priority")
+        assert ("max_duration" in said) is is_told
+
+
+def test_a_bound_that_was_tried_in_vain_is_not_named() -> None:
+    bound = Remedy("max_duration", 900.0, "h100", 8000)
+    for remedies, is_told in ((None, True), ([bound], True), ([], False)):
+        said = next_step(POOLS, LARGE, "h100", "lower_priority", remedies=remedies)
+        assert ("max_duration" in said) is is_told
+
+
+@pytest.mark.parametrize(
+    "reason", ["borrow_limit", "insufficient_gpus", "fragmented", "reserve_held", "maintenance"]
+)
+def test_other_tags_may_help_and_are_no_promise(reason: str) -> None:
+    said = next_step(POOLS, LARGE, "h100", reason, remedies=[])
+    assert " may start sooner" in said
+    assert ", or " not in said.replace("back, or others", "")
+
+
+QUOTA = """
+pools: {h100: {gpus: 16}, t4: {gpus: 16}}
+teams: {nlp: {quota: {h100: 4}}, vision: {quota: {t4: 16}}}
+borrowing: {mode: off}
+"""
+GRANT = (
+    "grants: [{team: nlp, pool: h100, gpus: 4, from: 2026-06-01T12:00:00Z, "
+    "until: 2026-06-02T12:00:00Z, approved_by: ann, reason: deadline}]\n"
+)
+STARTS = parse_moment("2026-06-01T12:00:00Z").timestamp()
+
+
+def test_a_quota_that_is_too_small_is_not_freed_by_runs_that_end() -> None:
+    said = next_step(parse_policy(QUOTA), LARGE, "h100", "quota_exhausted")
+    assert said == (
+        "Its quota there is too small for it, whichever runs end. A run that takes fewer GPUs "
+        "(gpufair/gpus: 4) may start sooner. As it is, it takes a larger quota, a grant for a time, "
+        "or leave to borrow: `gpufair teams` shows what there is."
+    )
+    covered = next_step(parse_policy(QUOTA), replace(LARGE, gpus=4000), "h100", "quota_exhausted")
+    assert covered.startswith("It starts once runs of its team end. More at once takes")
+    nothing = next_step(parse_policy(QUOTA), SMALL, "t4", "quota_exhausted")
+    assert "gpufair/gpus" not in nothing
+    assert "names one more pool (gpufair/pool: t4,h100)" in nothing
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (STARTS - 60, "until a grant or a window of its team begins"),
+        (STARTS, "It starts once runs of its team end."),
+        (STARTS + 2 * 86400, "too small for it, whichever runs end"),
+    ],
+)
+def test_a_grant_that_is_to_come_is_what_it_waits_for(now: float, says: str) -> None:
+    policy = parse_policy(QUOTA + GRANT)
+    assert says in next_step(policy, LARGE, "h100", "quota_exhausted", now=now)
 
 
 @pytest.mark.parametrize("changed", [{"team": "gone"}, {"tier": "gone"}])

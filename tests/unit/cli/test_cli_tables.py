@@ -9,7 +9,16 @@ import pytest
 from rich.console import Console
 
 from dagster_gpufair.cli.moment import short_ids
-from dagster_gpufair.cli.tables import Column, age, clock, number, percent, plain, table
+from dagster_gpufair.cli.tables import (
+    Column,
+    age,
+    clock,
+    number,
+    percent,
+    plain,
+    table,
+    whole_sentence,
+)
 
 COLUMNS = [Column("run"), Column("asks", right=True), Column("why", wraps=True)]
 ROWS = [
@@ -70,6 +79,20 @@ def test_times_name_the_day_if_it_is_not_the_day_of_now() -> None:
     assert clock(noon, noon) == "12:00"
     assert clock(noon, noon, seconds=True) == "12:00:07"
     assert clock(noon + 86400, noon) == "2026-06-02 12:00"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("it asks for 9 × h100", "It asks for 9 × h100."),
+        ("gpufair/gpus is 'x'; write 8", "gpufair/gpus is 'x'; write 8."),
+        ("nlp uses 6. the rest of nlp uses 2.", "nlp uses 6. The rest of nlp uses 2."),
+        ("What now?", "What now?"),
+        ("", ""),
+    ],
+)
+def test_whole_sentences(text: str, shown: str) -> None:
+    assert whole_sentence(text) == shown
 
 
 def test_numbers() -> None:

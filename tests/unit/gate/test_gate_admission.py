@@ -15,6 +15,10 @@ teams:
   blue: {quota: {a100: 4}, tiers: [milestone, exploratory], projects: {search: {quota: {a100: 1}}}}
   owners: {code_locations: [theirs, also_theirs], quota: {t4: 1}}
 """)
+OWNED = parse_policy("""
+pools: {t4: {gpus: 4}}
+teams: {red: {code_locations: [reds]}, blue: {code_locations: [blues]}}
+""")
 MANY = parse_policy(
     "pools: {t4: {gpus: 4}}\nteams:\n"
     + "".join(f"  team{number}: {{quota: {{t4: 0}}}}\n" for number in range(200))
@@ -147,6 +151,26 @@ def test_a_refusal_says_what_is_wrong_and_what_is_allowed(
     assert refusal.code == code
     assert says in refusal.message
     assert str(refusal).startswith("dagster-gpufair refused this run: ")
+
+
+@pytest.mark.parametrize("team", [None, "rde"])
+def test_a_tag_is_named_only_if_it_would_give_the_run_a_team(team: str | None) -> None:
+    """A team with code locations takes runs from no others."""
+    some, none = (admit(policy, submitted(team=team)) for policy in (POLICY, OWNED))
+
+    assert isinstance(some, Refusal) and isinstance(none, Refusal)
+    assert some.message.endswith(
+        ". Set the tag gpufair/team to one of red, blue, or let the platform team add the code location "
+        "'jobs' to a team's code_locations in the policy."
+    )
+    assert none.code == "unknown_team"
+    assert none.message.endswith(
+        ". Every team takes runs from its own code locations only: let the platform team add the code "
+        "location 'jobs' to a team's code_locations in the policy."
+    )
+    anywhere = admit(MANY, submitted(team=team))
+    assert isinstance(anywhere, Refusal)
+    assert ". Set the tag gpufair/team, or let the platform team add" in anywhere.message
 
 
 @pytest.mark.parametrize("team", [None, "team", "x" * 63])

@@ -71,7 +71,10 @@ class Pass(NamedTuple):
 
     @property
     def at_its_end(self) -> Books:
-        return Books(self.policy, self.after, self.now, _proposed(self.plan))
+        """With all that a person is asked for done: what is decided is the same."""
+        grace = self.policy.preemption.grace.total_seconds()
+        after = self.before.following(_agreed(self.plan), self.now, grace)
+        return Books(self.policy, after, self.now)
 
 
 # Cards
@@ -103,14 +106,12 @@ def _packs(fractions: list[int], left: list[int]) -> bool:
 class Books:
     """All numbers of one moment, counted from its leases and promises.
 
-    A pool without nodes is counted as one big node without a name. What is ``proposed`` takes no GPUs, but
-    counts in what its account may have.
+    A pool without nodes is counted as one big node without a name.
     """
 
     policy: Policy
     state: State
     now: float
-    proposed: tuple[Preemption, ...] = ()
 
     # What if
 
@@ -121,7 +122,7 @@ class Books:
         return replace(self, state=replace(self.state, leases=leases))
 
     def unpromised(self, *ids: str) -> Books:
-        """The same if nothing were promised to these requests, or proposed, and nobody left for them.
+        """The same if nothing were promised to these requests, and nobody left for them.
 
         If none are named, to none; then whoever is under notice leaves all the same.
         """
@@ -133,9 +134,7 @@ class Books:
             replace(lease, notice_until=None, notice_for=None) if lease.notice_for in ids else lease
             for lease in self.state.leases
         ]
-        proposed = tuple(each for each in self.proposed if ids and each.request.id not in ids)
-        state = replace(self.state, requests=requests, leases=leases)
-        return replace(self, state=state, proposed=proposed)
+        return replace(self, state=replace(self.state, requests=requests, leases=leases))
 
     def keeping(self, reservations: Iterable[Reservation]) -> Books:
         """The same if what is free of the placements of these were taken."""
@@ -321,29 +320,13 @@ class Books:
     def team_use(self, team: str, pool: str) -> int:
         return self._used(pool, lambda of: of.team == team)
 
-    def claimed(self, account: Account, pool: str) -> int:
-        """The same with what a person is asked for."""
-        return self._used(pool, lambda of: self.account(of, pool) == account, self.proposed)
-
-    def team_claimed(self, team: str, pool: str) -> int:
-        return self._used(pool, lambda of: of.team == team, self.proposed)
-
-    def _used(
-        self,
-        pool: str,
-        counts: Callable[[Request | Lease], bool],
-        proposed: Iterable[Preemption] = (),
-    ) -> int:
+    def _used(self, pool: str, counts: Callable[[Request | Lease], bool]) -> int:
         its = [lease for lease in self.leases(pool) if counts(lease)]
         used = _gpus(its)
         for request, promise in self.promises(pool):
             if counts(request):
                 leaving = _gpus(lease for lease in its if lease.notice_for == request.id)
                 used += max(0, promise.gpus - leaving)
-        for each in proposed:
-            if each.promise.pool == pool and counts(each.request):
-                leaving = _gpus(victim.lease for victim in each.victims if counts(victim.lease))
-                used += max(0, each.promise.gpus - leaving)
         return used
 
     # Held back
@@ -422,9 +405,9 @@ class Books:
     def covered_by(self, request: Request, pool: str, gpus: int) -> Class:
         """Whose quota covers so many more, whatever its tier."""
         account = self.account(request, pool)
-        if self.claimed(account, pool) + gpus <= self.quota(account, pool):
+        if self.use(account, pool) + gpus <= self.quota(account, pool):
             return Class.GUARANTEED
-        if self.team_claimed(account.team, pool) + gpus <= self.team_quota(account.team, pool):
+        if self.team_use(account.team, pool) + gpus <= self.team_quota(account.team, pool):
             return Class.SHARED
         return Class.BORROWING
 
@@ -445,14 +428,14 @@ class Books:
             rules.mode == "off"
             or (rules.tiers != "all" and request.tier not in rules.tiers)
             or (rules.kinds != "all" and request.kind not in rules.kinds)
-            or self._overage(self.team_claimed(account.team, pool) + gpus, account.team, pool)
+            or self._overage(self.team_use(account.team, pool) + gpus, account.team, pool)
             > self.policy.teams[account.team].borrow_limit.get(pool, math.inf)
         ):
             return False
         if account.project is None:
             return True
         project = self.policy.teams[account.team].projects[account.project]
-        overage = self.claimed(account, pool) + gpus - self.quota(account, pool)
+        overage = self.use(account, pool) + gpus - self.quota(account, pool)
         return overage <= project.borrow_limit.get(pool, math.inf)
 
     def _overage(self, use: int, team: str, pool: str) -> int:
@@ -481,6 +464,13 @@ class Books:
             pool, gpus, request.gpus_per_node
         )
 
+    def left_beside_promises(self, pool: str) -> Iterator[int]:
+        """What is left over beside each promise once all that leaves has left, and others hold back more."""
+        then = self.without(lease.id for lease in self.leases(pool) if self.leaves(lease))
+        for request, promise in then.promises(pool):
+            lane = then.in_lane(pool, request, promise.gpus)
+            yield then.free(pool, lane=lane) - then.held_from(then.account(request, pool), pool)
+
     # Fair shares
 
     def team_load(self, team: str, pool: str, more: int) -> float:
@@ -490,7 +480,7 @@ class Books:
         for (account, its_pool), hours in self.state.used.items():
             if its_pool == pool:
                 used[account.team] = used.get(account.team, 0.0) + hours
-        over = max(0, self._overage(self.team_claimed(team, pool) + more, team, pool))
+        over = max(0, self._overage(self.team_use(team, pool) + more, team, pool))
         return over / GPU / self._effective_weight(team, weights, used)
 
     def account_load(self, account: Account, pool: str, more: int) -> float:
@@ -504,7 +494,7 @@ class Books:
             for (each, its_pool), hours in self.state.used.items()
             if its_pool == pool and each.team == account.team
         }
-        over = max(0, self.claimed(account, pool) + more - self.quota(account, pool))
+        over = max(0, self.use(account, pool) + more - self.quota(account, pool))
         return over / GPU / self._effective_weight(account.project, weights, used)
 
     def _effective_weight(self, of: object, weights: Mapping, used: Mapping) -> float:
@@ -650,13 +640,14 @@ def _moment(done: Pass, starts: int, preemptions: int) -> Books:
         ],
     )
     grace = done.policy.preemption.grace.total_seconds()
-    after = done.before.following(plan, done.now, grace)
-    return Books(done.policy, after, done.now, _proposed(plan))
+    after = done.before.following(_agreed(plan), done.now, grace)
+    return Books(done.policy, after, done.now)
 
 
-def _proposed(plan: Plan) -> tuple[Preemption, ...]:
-    """What a person is asked for."""
-    return tuple(each for each in plan.preemptions if each.awaits_approval)
+def _agreed(plan: Plan) -> Plan:
+    """The plan once a person has agreed to all of it."""
+    preemptions = [replace(each, awaits_approval=False) for each in plan.preemptions]
+    return replace(plan, preemptions=preemptions)
 
 
 def _unfounded(done: Pass, books: Books, preemption: Preemption) -> Iterator[str]:
@@ -755,9 +746,9 @@ def _covers(
     """Whether the account's own quota, or that of its team, holds so many more once these are gone."""
     if own:
         left = _gpus(each for each in gone if books.account(each, pool) == asker)
-        return books.claimed(asker, pool) - left + gpus <= books.quota(asker, pool)
+        return books.use(asker, pool) - left + gpus <= books.quota(asker, pool)
     left = _gpus(each for each in gone if each.team == asker.team)
-    return books.team_claimed(asker.team, pool) - left + gpus <= books.team_quota(asker.team, pool)
+    return books.team_use(asker.team, pool) - left + gpus <= books.team_quota(asker.team, pool)
 
 
 def _fairer(
@@ -824,7 +815,10 @@ def _surely_fits(done: Pass, books: Books, request: Request, pool: str, gpus: in
         )
     ):
         return False
-    return books.unpromised(request.id).keeping(others).may_start(request, pool, gpus)
+    books = books.unpromised(request.id)
+    return books.keeping(others).may_start(request, pool, gpus) and all(
+        gpus <= left for left in books.left_beside_promises(pool)
+    )
 
 
 def idle_room(done: Pass) -> list[str]:

@@ -124,5 +124,8 @@ class PlainVictims:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
+    def are_needless(self, asker: Asker) -> bool:
+        return Victims(self._snapshot).are_needless(asker)
+
     def find(self, asker: Asker) -> Found | None:
         return Victims(self._snapshot).find(asker)

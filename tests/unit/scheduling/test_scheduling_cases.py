@@ -253,6 +253,24 @@ def test_names_that_the_policy_does_not_know_may_stand_in_a_case():
             "pools",
             "must be a list, such as [a, b], not 'p'",
         ),
+        (
+            "queued",
+            {"gpus": 4.5},
+            "gpus",
+            "is 4.5; ask for whole GPUs, or for a part of one (0.5)",
+        ),
+        (
+            "queued",
+            {"min_gpus": 1.5},
+            "min_gpus",
+            "is 1.5; ask for whole GPUs, or for a part of one (0.5)",
+        ),
+        (
+            "queued",
+            {"gpus_per_node": 0.5},
+            "gpus_per_node",
+            "is 0.5, which is no whole number from 1",
+        ),
         ("queued", {"min_gpus": 5}, "", "min_gpus is 5, and gpus is 4; it is at most that"),
         (
             "queued",

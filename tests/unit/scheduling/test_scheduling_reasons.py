@@ -37,7 +37,8 @@ def test_fragmented_as_whole_nodes():
     running = [holds("r1", "nlp", "h100", 1, on="h1"), holds("r2", "nlp", "h100", 1, on="h2")]
     assert why(policy(NODES, TEAMS), ask("q", "vision", "h100", 12), running) == (
         "fragmented",
-        "needs 12 × h100 on whole nodes; h100 has 14 of 16 free, no whole node. vision uses 0 of its 8.",
+        "needs 12 × h100 on whole nodes and one rest; h100 has 14 of 16 free, no whole node. "
+        "vision uses 0 of its 8.",
     )
 
 
@@ -48,6 +49,35 @@ def test_fragmented_by_the_split():
         "needs 8 × h100, 4 on each node; h100 has 11 of 16 free, 4 or more on 1 node. "
         "vision uses 0 of its 8.",
     )
+
+
+def test_fragmented_as_cards():
+    """Fractions lie on one card each: what is free of several cards is no room for one more."""
+    running = [
+        *(holds(f"r{number}", "nlp", "a100", 0.7, on="a1") for number in (1, 2)),
+        holds("r3", "vision", "a100", 6, on="a1"),
+    ]
+    rules = policy({"a100": {"a1": 8}}, {"nlp": {"quota": {"a100": 8}}, "vision": {}})
+    assert why(rules, ask("q", "nlp", "a100", 0.5), running) == (
+        "fragmented",
+        "needs 0.5 × a100; a100 has 0.6 of 8 free, but no card has 0.5 free. nlp uses 1.4 of its 8.",
+    )
+    rules = policy({"a100": 3}, {"nlp": {"quota": {"a100": 3}}})
+    halves = [holds(f"r{number}", "nlp", "a100", 0.6) for number in (1, 2)]
+    _, message = why(rules, ask("q", "nlp", "a100", 1.5), halves)
+    assert "a100 has 1.8 of 3 free, in parts of cards." in message
+
+
+def test_the_shape_of_each_amount():
+    def needs(gpus, min_gpus=None, per_node=None):
+        asked = ask("q", "vision", "h100", gpus, min_gpus=min_gpus, per_node=per_node)
+        full = [holds(f"r{node}", "nlp", "h100", 8, on=node) for node in ("h1", "h2")]
+        return why(policy(NODES, TEAMS), asked, full)[1].partition(";")[0]
+
+    assert needs(8, min_gpus=4) == "needs 4 to 8 × h100 on one node"
+    assert needs(12, min_gpus=8) == "needs 8 × h100 on one node or 12 on whole nodes and one rest"
+    assert needs(16, min_gpus=1) == "needs 1 × h100 or 16 on whole nodes"
+    assert needs(16, min_gpus=8, per_node=4) == "needs 8 to 16 × h100, 4 on each node"
 
 
 def test_reserve_held():
@@ -62,6 +92,14 @@ def test_reserve_held():
         "needs 1 × t4; t4 has 5 of 8 free; 2 are held back for green, 3 for red. "
         "blue has no quota there and has borrowed 3.",
     )
+
+
+def test_computed_parts_are_told_in_hundredths():
+    teams = {"red": {"quota": {"t4": 4}, "lend_limit": {"t4": 3}}, "blue": {"quota": {"t4": 2}}}
+    rules = policy({"t4": {"n1": 4, "n2": 2}}, teams)
+    asks = ask("q", "blue", "t4", 4)
+    _, message = why(rules, asks, cordoned={"t4": ["n2"]})
+    assert "; 0.67 are held back for red. " in message
 
 
 def test_quota_exhausted():

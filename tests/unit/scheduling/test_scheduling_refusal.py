@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scheduling_builder import ask, policy
 
-from dagster_gpufair.scheduling.refusal import why_never
+from dagster_gpufair.scheduling.refusal import why_invalid, why_never
 
 POOLS = {"h100": {"h1": 8, "h2": 8}, "t4": 16}
 TEAMS = {
@@ -149,3 +149,30 @@ def test_a_project_may_use_what_its_team_has():
     code, says = why_never(rules, ask("q", "red", "t4", 4, project="base"))
     assert code == "exceeds_limits"
     assert "red/base may use 3 there: its quota of 2 and 1 borrowed" in says
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (
+            ask("q", "nlp", "h100", 1, project="pretrian"),
+            "unknown project of team nlp 'pretrian'; did you mean 'pretrain'? (known: pretrain).",
+        ),
+        (ask("q", "nlp", "h100", 1, project="pretrain"), None),
+        (ask("q", "nlp", "h100", 1), None),
+        (ask("q", "vision", "h100", 1, project="any"), None),
+        (ask("q", "gone", "h100", 1, project="any"), None),
+        (
+            ask("q", "nlp", "h100", 3, per_node=2),
+            "it asks for 3, with 2 on each node (gpus_per_node), which does not divide into such nodes; make "
+            "the first a multiple of the second.",
+        ),
+        (ask("q", "nlp", "h100", 0.5, per_node=8), "it asks for 0.5, with 8 on each node"),
+        (ask("q", "nlp", "h100", 4, min_gpus=1, per_node=2), "it asks for 1, with 2 on each node"),
+        (ask("q", "nlp", "h100", 4, min_gpus=2, per_node=2), None),
+    ],
+)
+def test_what_no_run_may_ask_for_though_it_could_start(request_, says):
+    rules = policy(POOLS, TEAMS | {"nlp": {"projects": {"pretrain": {}}}})
+    said = why_invalid(rules, request_)
+    assert said is says is None or said.startswith(says)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from scheduling_builder import NOW, ask, decide, holds, policy, seconds, state
 
 from dagster_gpufair.scheduling.model import Plan, Request
@@ -46,7 +47,7 @@ def test_a_shorter_bound_is_named_where_it_would_end_before_a_reservation():
     running = [holds("r1", "vision", "h100", 4, since="10m", max_duration="90m")]
     gang, small = ask("gang", "nlp", "h100", 8, waited="1h"), ask("q", "vision", "h100", 2)
     found = changes(rules, small, [gang], running)
-    assert found["max_duration"].value == seconds("80m")
+    assert found["max_duration"].value == seconds("72m"), "80m are left: a tenth is to launch it"
 
 
 def test_a_tier_that_outranks_work_of_its_own_account_is_named_with_whom_it_stops():
@@ -113,4 +114,62 @@ def test_a_bound_that_ends_before_a_window_is_named():
     }
     rules = policy({"t4": 4}, {"nlp": {"quota": {"t4": 4}}, "vision": {}}, windows=[window])
     found = changes(rules, ask("q", "nlp", "t4", 1, max_duration="1h"))
-    assert found["max_duration"].value == seconds("10m")
+    assert found["max_duration"].value == seconds("9m")
+
+
+@pytest.mark.parametrize(
+    ("left", "offered"),
+    [
+        ("671s", "10m"),  # 11m11s: 11m would be untrue ten seconds later
+        ("15m30s", "13m"),
+        ("64m", "57m"),
+        ("90m", "81m"),
+        ("150s", "1m"),
+        ("119s", None),
+    ],
+)
+def test_a_bound_leaves_time_to_read_it_and_launch_again(left: str, offered: str | None):
+    """Of the usual bounds too: an hour is none where 64 minutes are left."""
+    running = [holds("r1", "vision", "t4", 2, since="0s", max_duration=left)]
+    rules = policy({"t4": 4}, {"nlp": {"quota": {"t4": 4}}, "vision": {}})
+    gang, small = ask("gang", "nlp", "t4", 4, waited="1h"), ask("q", "vision", "t4", 1)
+    found = changes(rules, small, [gang], running)
+    bound = found.get("max_duration")
+    assert (bound and bound.value) == (offered and seconds(offered))
+
+
+LIMITED = policy(
+    {"t4": 8}, {"nlp": {"quota": {"t4": 8}, "ceilings": {"cpus": 64, "memory_gib": 4}}}
+)
+
+
+@pytest.mark.parametrize(
+    ("held", "offered"), [(40, 24), (40.5, 23), (63.25, 0.75), (64, 0), (70, 0), (0.1, 63)]
+)
+def test_what_a_ceiling_leaves_of_cpus_is_named(held: float, offered: float):
+    running = [holds("r1", "nlp", "t4", 1, cpus=held)]
+    found = changes(LIMITED, ask("q", "nlp", "t4", 1, cpus=64.0), running=running)
+    assert (found["cpus"].value, found["cpus"].gpus) == (offered, 1000)
+    assert "memory_gib" not in found
+
+
+def test_what_a_ceiling_leaves_of_memory_is_named():
+    running = [holds("r1", "nlp", "t4", 1, memory_gib=3.7)]
+    found = changes(LIMITED, ask("q", "nlp", "t4", 1, memory_gib=2.0), running=running)
+    assert found["memory_gib"].value == 0.3
+
+
+def test_two_ceilings_take_more_than_one_change():
+    running = [holds("r1", "nlp", "t4", 1, cpus=40.0, memory_gib=3.0)]
+    both = ask("q", "nlp", "t4", 1, cpus=32.0, memory_gib=2.0)
+    assert not {"cpus", "memory_gib"} & set(changes(LIMITED, both, running=running))
+
+
+def test_what_starts_first_has_taken_its_part_of_a_ceiling():
+    first = ask("q1", "nlp", "t4", 1, waited="1h", cpus=60.0)
+    found = changes(LIMITED, ask("q2", "nlp", "t4", 1, cpus=8.0), [first])
+    assert found["cpus"].value == 4
+    later = ask("q0", "nlp", "t4", 1, waited="0s", cpus=20.0)
+    running = [holds("r1", "nlp", "t4", 1, cpus=34.0)]
+    found = changes(LIMITED, ask("q2", "nlp", "t4", 1, cpus=40.0), [later], running)
+    assert found["cpus"].value == 30, "it comes before the other"
