@@ -114,13 +114,12 @@ class Room:
     @contextmanager
     def beside_victims(self, owner: str, nodes: Mapping[str, int]) -> Iterator[None]:
         """What is kept free for a promise is free for its owner, and all that is kept for others is not."""
-        keeping = self._keeping
-        own = {node: keeping.kept(node) - keeping.kept(node, owner) for node in nodes}
-        self.nodes.give(own)
-        self.free += sum(own.values())
+        kept = {node: (self._keeping.kept(node), self._keeping.kept(node, owner)) for node in nodes}
+        for node, (for_all, for_others) in kept.items():
+            self._keep_instead(node, for_all, for_others)
         yield
-        self.nodes.take(own)
-        self.free -= sum(own.values())
+        for node, (for_all, for_others) in kept.items():
+            self._keep_instead(node, for_others, for_all)
 
     def could_spare(self, lease: Lease, staying: Lease) -> bool:
         """Whether all that is promised could still be kept if the lease stayed after all."""
@@ -249,7 +248,10 @@ class Room:
         self._without_promises = None
         before = self._keeping.kept(node)
         yield
-        after = self._keeping.kept(node)
+        self._keep_instead(node, before, self._keeping.kept(node))
+
+    def _keep_instead(self, node: str, before: int, after: int) -> None:
+        """So much of the free GPUs of a node is kept from now on."""
         if before != after:
             if before:
                 self.nodes.give({node: before})

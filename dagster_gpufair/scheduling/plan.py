@@ -49,6 +49,7 @@ class _Pass:
         self._victims = Victims(snapshot)
         self._starts: list[Start] = []
         self._preemptions: list[Preemption] = []
+        self._proposals: list[Preemption] = []
 
     def goes_round(self) -> bool:
         """Everybody has a turn, the best first; whether anything has come of it."""
@@ -70,8 +71,11 @@ class _Pass:
         return bool(snapshot.reservations or snapshot.preemption.stops_work or self._claims)
 
     def begin_again(self) -> None:
-        """Those who wait have their turns once more, and reserve anew."""
+        """Those who wait have their turns once more, and reserve anew, or ask a person anew."""
         self._snapshot.reservations.clear()
+        for proposal in self._proposals:
+            self._snapshot.promises.take_back(proposal)
+        self._proposals.clear()
         self._queue.again()
 
     def outcome(self, policy: Policy, state: State, now: float) -> Plan:
@@ -80,7 +84,7 @@ class _Pass:
         decided = Plan(
             starts=self._starts,
             waiting=(),
-            preemptions=self._preemptions,
+            preemptions=[*self._preemptions, *self._proposals],
             reservations=[
                 *snapshot.reservations.all(),
                 *(claim.reservation for claim in self._claims.all()),
@@ -151,16 +155,15 @@ class _Pass:
         awaits = not snapshot.preemption.by_itself and any(
             victim.rule != "term" for victim in found.victims
         )
-        self._preemptions.append(
-            Preemption(
-                request=asker.request,
-                promise=Promise(asker.pool, asker.gpus, nodes),
-                victims=found.victims,
-                awaits_approval=awaits,
-            )
+        preemption = Preemption(
+            request=asker.request,
+            promise=Promise(asker.pool, asker.gpus, nodes),
+            victims=found.victims,
+            awaits_approval=awaits,
         )
+        (self._proposals if awaits else self._preemptions).append(preemption)
         snapshot.promise(asker, found.nodes, found.victims)
-        self._queue.promised(turn, asker)
+        self._queue.promised(turn, asker, awaits)
 
     def _to_preempt_for(self, turn: Turn) -> list[Asker]:
         """Pools in order of liking, and in each the largest guaranteed size first.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dagster_gpufair.scheduling.holding import Holding
 from dagster_gpufair.scheduling.horizon import Asker, Future
-from dagster_gpufair.scheduling.model import Lease, Request, Victim
+from dagster_gpufair.scheduling.model import Lease, Preemption, Request, Victim
 
 if TYPE_CHECKING:
     from dagster_gpufair.scheduling.snapshot import Snapshot
@@ -207,6 +207,15 @@ class Promises:
             snapshot.accounts.promise(kept.holding, -of_account, -of_team)
             snapshot.ceilings.give(request, pool, kept.gpus)
             snapshot.running.changed(pool, request.team)
+
+    def take_back(self, proposal: Preemption) -> None:
+        """What a person was to be asked for is asked no more."""
+        self.withdraw(proposal.request)
+        running = self._snapshot.running
+        for victim in proposal.victims:
+            leaving = running.of(victim.lease)
+            self._snapshot.room(leaving.pool).notify(leaving, victim.lease)
+            running.put(victim.lease)
 
     def started_elsewhere(self, request: Request) -> None:
         """It has started on other GPUs than those promised to it: its victims may stay."""

@@ -115,9 +115,13 @@ class Queue:
         turn.group.ask.stuck = None
         self._stand(turn.group.ask, None)
 
-    def promised(self, turn: Turn, asker: Asker) -> None:
-        """It waits for its victims to leave, and stands in no line until then."""
-        turn.group.pop()
+    def promised(self, turn: Turn, asker: Asker, awaits: bool) -> None:
+        """It waits for its victims to leave, and stands in no line until then; or for a person."""
+        if awaits:
+            turn.group.set_aside()
+            self._aside.append(turn.group)
+        else:
+            turn.group.pop()
         turn.line.add(turn.group)
         for line in (turn.line, *self._lines_of(asker.holding)):
             self._change(line)

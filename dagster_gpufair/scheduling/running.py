@@ -49,6 +49,10 @@ class Running:
             self._of_accounts[holding] = (version, leases)
         return leases
 
+    def of(self, lease: Lease) -> Lease:
+        """The lease as it is now: under notice, if it was given any."""
+        return self._in_pools[lease.pool][lease.id]
+
     def borrowed(self, team: str, pool: str) -> Borrowed:
         """Which of a team's leases in a pool are borrowed."""
         return self._covers(team, pool).borrowed

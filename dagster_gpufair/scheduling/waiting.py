@@ -24,13 +24,16 @@ def waiting(
 ) -> list[Waiting]:
     """What is left once a pass has decided what starts and who leaves, best first."""
     reasons = Reasons(snapshot, claims, uncordoned, decided)
-    found = [*_promised(snapshot, reasons, decided), *_left(snapshot, queue, reasons)]
+    found = [*_promised(snapshot, reasons, decided), *_left(snapshot, queue, reasons, decided)]
     found.sort(key=itemgetter(0))
     return [waits for _, waits in found]
 
 
-def _left(snapshot: Snapshot, queue: Queue, reasons: Reasons) -> Iterator[tuple[Key, Waiting]]:
-    """What stands in line still."""
+def _left(
+    snapshot: Snapshot, queue: Queue, reasons: Reasons, decided: Plan
+) -> Iterator[tuple[Key, Waiting]]:
+    """What stands in line still, but for what awaits approval."""
+    proposed = {each.request.id for each in decided.preemptions if each.awaits_approval}
     for ask, groups in queue.waiting():
         why = reasons.why(ask.sample)
         if ask.blocked is not None:
@@ -38,7 +41,11 @@ def _left(snapshot: Snapshot, queue: Queue, reasons: Reasons) -> Iterator[tuple[
         holding = snapshot.accounts.holding(ask.sample, why.pool)
         class_ = _class_of(snapshot, ask, holding, why.gpus)
         for group in groups:
-            yield _entry(snapshot, group.waiting(), holding, class_, why)
+            requests = group.waiting()
+            if proposed:
+                requests = [request for request in requests if request.id not in proposed]
+            if requests:
+                yield _entry(snapshot, requests, holding, class_, why)
 
 
 def _promised(snapshot: Snapshot, reasons: Reasons, decided: Plan) -> Iterator[tuple[Key, Waiting]]:

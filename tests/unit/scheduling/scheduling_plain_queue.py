@@ -65,8 +65,11 @@ class PlainQueue:
     def reserved(self, turn: Turn, pool: str) -> None:
         self._had_their_turn.add(turn.request.id)
 
-    def promised(self, turn: Turn, asker: Asker) -> None:
-        del self._left[turn.group.pop().id]
+    def promised(self, turn: Turn, asker: Asker, awaits: bool) -> None:
+        if awaits:
+            self._had_their_turn.add(turn.request.id)
+        else:
+            del self._left[turn.group.pop().id]
 
     def started(self, turn: Turn, nodes: Mapping[str, int]) -> None:
         del self._left[turn.group.pop().id]
