@@ -13,6 +13,7 @@ from dagster_gpufair.scheduling.holding import Holding, Rights
 from dagster_gpufair.scheduling.model import Class, Lease, Request, Reservation
 
 if TYPE_CHECKING:
+    from dagster_gpufair.scheduling.promises import Kept
     from dagster_gpufair.scheduling.snapshot import Snapshot
 
 Ends = Callable[[Lease], "float | None"]
@@ -72,9 +73,11 @@ class Future:
         """The work that it was reserved for is over."""
         self.room.unblock(nodes)
 
-    def unpromise(self, owner: str, nodes: Mapping[str, int]) -> None:
-        """The work that it was promised to is over."""
-        self.room.unpromise(owner, nodes)
+    def unpromise(self, kept: Kept) -> None:
+        """The work that something was promised to is over."""
+        self.room.unpromise(kept.request.id, kept.nodes)
+        gone = self._gone_for.pop(kept.request.id, (0, 0))
+        self._count(kept.holding, *kept.adds_without(*gone))
 
     def released(self, holding: Holding) -> int:
         """What an account, or a team as one, has less than now."""
@@ -184,9 +187,7 @@ def _changes(
             at.setdefault(max(end, snapshot.now), []).append(partial(Future.end, lease=lease))
     for kept in snapshot.promises.in_pool(pool):
         if kept.ends is not None and kept.ends <= until:
-            at.setdefault(kept.ends, []).append(
-                partial(Future.unpromise, owner=kept.request.id, nodes=kept.nodes)
-            )
+            at.setdefault(kept.ends, []).append(partial(Future.unpromise, kept=kept))
     for block in blocks:
         length = block.request.max_duration
         if block.at is not None and length is not None and block.at + length <= until:
