@@ -300,7 +300,8 @@ class Victim(NamedTuple):
 class Preemption:
     """Leases that are given notice for one request, and what is kept for it meanwhile.
 
-    ``awaits_approval``: nothing happens before a person has agreed, and nothing is kept until then.
+    ``awaits_approval``: nobody is given notice before a person has agreed. It is decided anew in each pass
+    until then, and in each nothing worse starts on what it needs.
     """
 
     request: Request
