@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dagster_gpufair.scheduling.capacity import Room
-from dagster_gpufair.scheduling.holding import Holding, Rights
+from dagster_gpufair.scheduling.holding import Holding, Released, Rights, release
 from dagster_gpufair.scheduling.model import Class, Lease, Request, Reservation
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Future:
     def __init__(self, snapshot: Snapshot, pool: str) -> None:
         self._snapshot = snapshot
         self.room: Room = snapshot.room(pool).copy()
-        self._released: dict[Holding, int] = {}
+        self._released: Released = {}
         self._gone_for: dict[str, tuple[int, int]] = {}
 
     def copy(self) -> Future:
@@ -77,7 +77,7 @@ class Future:
         """The work that something was promised to is over."""
         self.room.unpromise(kept.request.id, kept.nodes)
         gone = self._gone_for.pop(kept.request.id, (0, 0))
-        self._count(kept.holding, *kept.adds_without(*gone))
+        release(self._released, kept.holding, *kept.adds_without(*gone))
 
     def released(self, holding: Holding) -> int:
         """What an account, or a team as one, has less than now."""
@@ -114,7 +114,7 @@ class Future:
         """Its account has so much less; but what it was to leave for a promise is the promise's now."""
         snapshot = self._snapshot
         holding = snapshot.accounts.holding(lease, lease.pool)
-        self._count(holding, gpus, gpus)
+        release(self._released, holding, gpus, gpus)
         kept = snapshot.promises.of(lease.notice_for)
         if kept is None or kept.holding.team is not holding.team:
             return
@@ -122,12 +122,7 @@ class Future:
         now_gone = (gone[0] + (gpus if holding is kept.holding else 0), gone[1] + gpus)
         self._gone_for[kept.request.id] = now_gone
         before, after = kept.adds_without(*gone), kept.adds_without(*now_gone)
-        self._count(kept.holding, before[0] - after[0], before[1] - after[1])
-
-    def _count(self, holding: Holding, gpus: int, of_team: int) -> None:
-        self._released[holding] = self._released.get(holding, 0) + gpus
-        if holding.whole is not None:
-            self._released[holding.whole] = self._released.get(holding.whole, 0) + of_team
+        release(self._released, kept.holding, before[0] - after[0], before[1] - after[1])
 
 
 Change = Callable[[Future], None]

@@ -81,6 +81,7 @@ class _Pass:
     def outcome(self, policy: Policy, state: State, now: float) -> Plan:
         """What has been decided, and why the rest waits."""
         snapshot = self._snapshot
+        given_notice = {victim.lease.id for each in self._preemptions for victim in each.victims}
         decided = Plan(
             starts=self._starts,
             waiting=(),
@@ -90,7 +91,7 @@ class _Pass:
                 *(claim.reservation for claim in self._claims.all()),
             ],
             withdrawn=sorted(snapshot.promises.withdrawn),
-            spared=sorted(snapshot.promises.spared),
+            spared=sorted(snapshot.promises.spared - given_notice),
             renewed=snapshot.preemption.renewed(),
         )
         uncordoned = None

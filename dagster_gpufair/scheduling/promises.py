@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from dagster_gpufair.scheduling.holding import Holding
+from dagster_gpufair.scheduling.holding import Holding, Released, release
 from dagster_gpufair.scheduling.horizon import Asker, Future
 from dagster_gpufair.scheduling.model import Lease, Preemption, Request, Victim
 
@@ -133,18 +133,13 @@ class Promises:
         if not here:
             return []
         accounts, room = self._snapshot.accounts, self._snapshot.room(pool)
-        released: dict[Holding, int] = {}
-
-        def release(holding: Holding, gpus: int, of_team: int) -> None:
-            released[holding] = released.get(holding, 0) + gpus
-            if holding.whole is not None:
-                released[holding.whole] = released.get(holding.whole, 0) + of_team
-
+        released: Released = {}
         if accounts.may_hold_back(pool):
             for lease in room.leaving.values():
-                release(accounts.holding(lease, pool), lease.gpus, lease.gpus)
+                release(released, accounts.holding(lease, pool), lease.gpus, lease.gpus)
             for kept in here:
-                release(kept.holding, kept.adds[0] - kept.gpus, kept.adds[1] - kept.gpus)
+                of_account, of_team = kept.adds
+                release(released, kept.holding, of_account - kept.gpus, of_team - kept.gpus)
         free, lane = room.free_at_last(), room.lane_left_at_last
         found = {}
         for kept in here:
@@ -193,7 +188,6 @@ class Promises:
             lease = victim.lease
             leaving = replace(lease, notice_until=until, notice_for=asker.request.id)
             snapshot.running.put(leaving)
-            self.spared.discard(lease.id)
             snapshot.room(lease.pool).notify(lease, leaving)
         self._keep(asker.request, asker.holding, asker.gpus, nodes, until)
 
