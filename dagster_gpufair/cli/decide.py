@@ -27,7 +27,7 @@ from dagster_gpufair.cli.tables import (
     warning,
 )
 from dagster_gpufair.cli.would_stop import not_in_this_version
-from dagster_gpufair.gate.as_off import not_carried_out
+from dagster_gpufair.engine.as_off import not_carried_out
 from dagster_gpufair.policy.loading import read_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import PolicyError, Problem

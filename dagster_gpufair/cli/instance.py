@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from dagster_gpufair.cli.tables import sentence
-from dagster_gpufair.gate.turn import DAEMON_STATUS, TURN_LASTS
 from dagster_gpufair.ledger import status
 from dagster_gpufair.ledger.connect import LedgerError, ledger_of
+from dagster_gpufair.ledger.status import DAEMON
+from dagster_gpufair.ledger.writer import TURN_LASTS
 from dagster_gpufair.policy.loading import read_policy
 from dagster_gpufair.policy.problems import PolicyError
 
@@ -180,7 +181,7 @@ def _followed_ledger(home: Path) -> str | None:
             ):
                 return None
             with ledger.reading() as session:
-                last = status.get(session, DAEMON_STATUS)
+                last = status.get(session, DAEMON)
     except (LedgerError, click.ClickException):
         return None
     return str(ledger.url) if last and time.time() - last["at"] < TURN_LASTS else None

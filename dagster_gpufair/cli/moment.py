@@ -16,14 +16,14 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.cli.expected import UNKNOWN, Expected, expected_starts
 from dagster_gpufair.cli.instance import no_policy
 from dagster_gpufair.cli.tables import LONGEST_SENTENCE, plain
-from dagster_gpufair.gate.as_off import as_off
-from dagster_gpufair.gate.policy_file import FILE_STATUS
-from dagster_gpufair.gate.turn import DAEMON_STATUS, TURN_LASTS
+from dagster_gpufair.engine.as_off import as_off
 from dagster_gpufair.ledger import durations, leases, nodes, policies, status
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.nodes import CordonedNode
 from dagster_gpufair.ledger.policies import PolicyVersion
 from dagster_gpufair.ledger.state import state_of
+from dagster_gpufair.ledger.status import DAEMON, POLICY_FILE
+from dagster_gpufair.ledger.writer import TURN_LASTS
 from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.model import (
@@ -228,7 +228,7 @@ def read_moment(instance: DagsterInstance, session: Session, now: float) -> Mome
         version=version,
         policy=policy,
         written=written,
-        file_trouble=status.get(session, FILE_STATUS),
+        file_trouble=status.get(session, POLICY_FILE),
         daemon=_daemon(session, now),
         state=state_of(session, policy, now),
         leases=leases.open_leases(session),
@@ -249,7 +249,7 @@ def short_ids(ids: Iterable[str]) -> Mapping[str, str]:
 
 
 def _daemon(session: Session, now: float) -> Daemon:
-    said = status.get(session, DAEMON_STATUS)
+    said = status.get(session, DAEMON)
     if not said:
         return Daemon(None, None, overdue=True)
     host = str(said.get("host", "")).partition(" ")[0]

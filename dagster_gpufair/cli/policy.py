@@ -27,13 +27,13 @@ from dagster_gpufair.cli.tables import (
     warning,
 )
 from dagster_gpufair.cli.would_stop import all_that_would_stop, stop_json
-from dagster_gpufair.gate.as_off import not_carried_out, would_stop
-from dagster_gpufair.gate.policy_file import FILE_STATUS
+from dagster_gpufair.engine.as_off import not_carried_out, would_stop
 from dagster_gpufair.ledger import policies, status
 from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.ledger.errors import LedgerError
 from dagster_gpufair.ledger.policies import PolicyVersion
 from dagster_gpufair.ledger.state import state_of
+from dagster_gpufair.ledger.status import POLICY_FILE
 from dagster_gpufair.policy.loading import parse_policy, read_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.notes import notes_of
@@ -94,7 +94,7 @@ def show_policy(as_yaml: bool, home: Path | None, as_json: bool) -> None:
         version = policies.in_force(session)
         if version is None:
             raise no_policy(instance)
-        trouble = status.get(session, FILE_STATUS)
+        trouble = status.get(session, POLICY_FILE)
     if as_yaml:
         click.echo(version.document, nl=not version.document.endswith("\n"))
         return

@@ -13,7 +13,7 @@ from dagster_gpufair.cli.comparison import comparison_json, side_by_side
 from dagster_gpufair.cli.export import gpus, iso
 from dagster_gpufair.cli.moment import Moment, short_ids
 from dagster_gpufair.cli.tables import LONGEST_SENTENCE, age, clock, number, plain, sentence
-from dagster_gpufair.gate.as_off import not_carried_out
+from dagster_gpufair.engine.as_off import not_carried_out
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.ledger.leases import LeaseRecord

@@ -29,8 +29,8 @@ from dagster_gpufair.cli.tables import (
     whole_sentence,
 )
 from dagster_gpufair.cli.would_stop import not_in_this_version, stop_json
-from dagster_gpufair.gate.as_off import not_carried_out, would_stop
-from dagster_gpufair.gate.stops import remark
+from dagster_gpufair.engine.as_off import not_carried_out, would_stop
+from dagster_gpufair.engine.would_stop import remark
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.scheduling.explain import Comparison, explain
 from dagster_gpufair.scheduling.model import Preemption, Reservation

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord
 
+from dagster_gpufair.engine.book import Book
+from dagster_gpufair.engine.policy_file import InForce
+from dagster_gpufair.engine.writer_turn import Overtaken, Turn
 from dagster_gpufair.gate.admission import Refusal
-from dagster_gpufair.gate.book import Book
-from dagster_gpufair.gate.policy_file import InForce
 from dagster_gpufair.gate.recording import record
 from dagster_gpufair.gate.refusing import refuse
 from dagster_gpufair.gate.runs import records_of, submission_of
 from dagster_gpufair.gate.tags import asks_for_gpus
-from dagster_gpufair.gate.turn import Overtaken, Turn
 from dagster_gpufair.ledger import leases, requests
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.requests import RequestRecord

@@ -21,6 +21,7 @@ from dagster import (
 )
 from typing_extensions import Self
 
+from dagster_gpufair.engine.policy_file import PolicyWatch, find_policy_file
 from dagster_gpufair.gate.admission import Refusal, Submission
 from dagster_gpufair.gate.dagster_internals import (
     ConfigurableClassData,
@@ -31,7 +32,6 @@ from dagster_gpufair.gate.dagster_internals import (
     install_daemon,
     location_of,
 )
-from dagster_gpufair.gate.policy_file import PolicyWatch, find_policy_file
 from dagster_gpufair.gate.recording import record
 from dagster_gpufair.gate.refusing import refuse
 from dagster_gpufair.gate.tags import (

@@ -11,8 +11,11 @@ from typing import Any
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 
-from dagster_gpufair.gate.bounds import Bounds
-from dagster_gpufair.gate.collector import collector_at_rest
+from dagster_gpufair.engine.bounds import Bounds
+from dagster_gpufair.engine.collector import collector_at_rest
+from dagster_gpufair.engine.lanes import Lanes
+from dagster_gpufair.engine.would_stop import Remark, Stops
+from dagster_gpufair.engine.writer_turn import Overtaken
 from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
 from dagster_gpufair.gate.dagster_internals import (
     UNFINISHED_RUN_STATUSES,
@@ -28,12 +31,9 @@ from dagster_gpufair.gate.dagster_internals import (
 )
 from dagster_gpufair.gate.environment import Environment
 from dagster_gpufair.gate.gpu_queue import GpuQueue
-from dagster_gpufair.gate.lanes import Lanes
 from dagster_gpufair.gate.launching import NOT_LAUNCHED, Outcome, launch_granted, settle
 from dagster_gpufair.gate.picking import NOT_IN_QUEUE, Picked, Picker
-from dagster_gpufair.gate.stops import Remark, Stops
-from dagster_gpufair.gate.tags import MARKS, asks_for_gpus
-from dagster_gpufair.gate.telling import (
+from dagster_gpufair.gate.run_page import (
     Line,
     Teller,
     Word,
@@ -46,7 +46,7 @@ from dagster_gpufair.gate.telling import (
     say,
     stopped_word,
 )
-from dagster_gpufair.gate.turn import Overtaken
+from dagster_gpufair.gate.tags import MARKS, asks_for_gpus
 from dagster_gpufair.ledger.connect import LedgerError, ledger_of
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.policy.problems import PolicyError

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from dagster import DagsterInstance
 
-from dagster_gpufair.gate.book import Book
+from dagster_gpufair.engine.book import Book
+from dagster_gpufair.engine.writer_turn import Turn
 from dagster_gpufair.gate.runs import records_of
-from dagster_gpufair.gate.turn import Turn
 from dagster_gpufair.ledger import leases, requests
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.leases import LeaseRecord

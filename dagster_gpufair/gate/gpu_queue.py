@@ -13,18 +13,19 @@ from dataclasses import replace
 from dagster import DagsterInstance, RunRecord
 from sqlalchemy.orm import Session
 
+from dagster_gpufair.engine.book import Book
+from dagster_gpufair.engine.borrowed_use import BorrowedUse
+from dagster_gpufair.engine.collector import collector_at_rest
+from dagster_gpufair.engine.policy_file import PolicyWatch
+from dagster_gpufair.engine.rules import Rules
+from dagster_gpufair.engine.writer_turn import Overtaken, Turn
 from dagster_gpufair.gate.arrivals import Arrivals
-from dagster_gpufair.gate.book import Book
-from dagster_gpufair.gate.borrowed import BorrowedUse
-from dagster_gpufair.gate.collector import collector_at_rest
 from dagster_gpufair.gate.ends import Ended, Ends
-from dagster_gpufair.gate.policy_file import PolicyWatch
-from dagster_gpufair.gate.rules import Rules
-from dagster_gpufair.gate.turn import DAEMON_STATUS, Overtaken, Turn
 from dagster_gpufair.gate.ungated import Ungated
 from dagster_gpufair.ledger import leases, nodes, requests, reservations, status
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.leases import LeaseRecord, recorded
+from dagster_gpufair.ledger.status import DAEMON
 from dagster_gpufair.scheduling.model import Plan, Reservation, Start, State
 from dagster_gpufair.scheduling.plan import plan
 
@@ -64,7 +65,7 @@ class GpuQueue:
             if not self.turn.goes_on(epoch):
                 self._open_book(session)
             self._accrue(session, now)
-            status.put(session, DAEMON_STATUS, {"at": now, "host": self.turn.host}, now)
+            status.put(session, DAEMON, {"at": now, "host": self.turn.host}, now)
         self.turn.begin(epoch)
         return True
 
@@ -87,7 +88,7 @@ class GpuQueue:
 
     def _open_book(self, session: Session) -> None:
         self.book = Book.opened(session)
-        last = status.get(session, DAEMON_STATUS)
+        last = status.get(session, DAEMON)
         self._borrowed.resume(last["at"] if last else None)
 
     def _accrue(self, session: Session, now: float) -> None:

@@ -21,7 +21,7 @@ from dagster_gpufair.gate.dagster_internals import (
     mark_starting,
 )
 from dagster_gpufair.gate.environment import first_line
-from dagster_gpufair.gate.telling import Word, say
+from dagster_gpufair.gate.run_page import Word, say
 from dagster_gpufair.ledger import leases
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.leases import LeaseRecord

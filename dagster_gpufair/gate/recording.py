@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
+from dagster_gpufair.engine.policy_file import InForce
 from dagster_gpufair.gate.admission import Refusal, Submission, admit, owner_of
-from dagster_gpufair.gate.policy_file import InForce
 from dagster_gpufair.gate.tags import POOL, TEAM, TIER
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.requests import RequestRecord

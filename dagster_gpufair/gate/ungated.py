@@ -7,12 +7,12 @@ from collections.abc import Collection, Sequence
 
 from dagster import DagsterRun, RunRecord
 
+from dagster_gpufair.engine.book import Book
+from dagster_gpufair.engine.policy_file import InForce
+from dagster_gpufair.engine.writer_turn import Turn
 from dagster_gpufair.gate.admission import Refusal, admit
-from dagster_gpufair.gate.book import Book
-from dagster_gpufair.gate.policy_file import InForce
 from dagster_gpufair.gate.runs import submission_of
 from dagster_gpufair.gate.tags import asks_for_gpus
-from dagster_gpufair.gate.turn import Turn
 from dagster_gpufair.ledger import leases
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.quantities import format_gpus

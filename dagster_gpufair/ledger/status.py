@@ -10,6 +10,11 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.ledger.statements import insert_into
 from dagster_gpufair.ledger.tables import StatusRow
 
+DAEMON = "daemon"
+"""The key under which the writer of grants says when it was last there, and where it runs."""
+POLICY_FILE = "policy_file"
+"""The key under which is said what is wrong with the policy file, if anything."""
+
 
 def put(session: Session, key: str, value: Any, at: float) -> None:
     """Say something JSON can hold, instead of what was said under this key before."""

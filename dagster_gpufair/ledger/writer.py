@@ -19,6 +19,8 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.ledger.statements import insert_into
 from dagster_gpufair.ledger.tables import WriterRow
 
+TURN_LASTS = 30.0
+"""Seconds after which a daemon that has not been heard of may be replaced."""
 _ONLY = 1
 
 

@@ -40,7 +40,7 @@ from typing import Any
 
 from sample_site import NOW, Size, site, with_free
 
-from dagster_gpufair.gate.collector import collector_at_rest
+from dagster_gpufair.engine.collector import collector_at_rest
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.model import Plan, State
 from dagster_gpufair.scheduling.plan import plan

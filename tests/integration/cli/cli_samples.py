@@ -9,13 +9,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 from dagster_gpufair.cli.tables import clock
-from dagster_gpufair.gate.as_off import as_off
+from dagster_gpufair.engine.as_off import as_off
 from dagster_gpufair.gate.gpu_queue import judged
-from dagster_gpufair.gate.turn import DAEMON_STATUS
 from dagster_gpufair.ledger import leases, nodes, policies, requests, reservations, status
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.ledger.state import state_of
+from dagster_gpufair.ledger.status import DAEMON
 from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.scheduling.plan import plan
 
@@ -137,7 +137,7 @@ class Filling:
         """The daemon was there so many minutes ago."""
         at = minutes(ago)
         with self.ledger.writing() as session:
-            status.put(session, DAEMON_STATUS, {"at": at, "host": "gpuhost pid:[7]"}, at)
+            status.put(session, DAEMON, {"at": at, "host": "gpuhost pid:[7]"}, at)
 
     def run(self, *asks: RequestRecord, ago: float = 0.0) -> None:
         """They are submitted, and start in a pass so many minutes ago."""

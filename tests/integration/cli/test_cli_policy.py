@@ -13,8 +13,8 @@ from click.testing import Result
 from dagster import DagsterInstance
 
 from dagster_gpufair import GpuFairRunCoordinator
-from dagster_gpufair.gate.policy_file import FILE_STATUS
 from dagster_gpufair.ledger import status
+from dagster_gpufair.ledger.status import POLICY_FILE
 from dagster_gpufair.policy.starter import starter_text
 
 Gpufair = Callable[..., Result]
@@ -143,7 +143,7 @@ def test_a_newer_file_that_cannot_take_effect(queue: Filling, gpufair: Gpufair) 
         "problems": [{"path": "teams.vision.qouta", "message": "unknown key"}],
     }
     with queue.ledger.writing() as session:
-        status.put(session, FILE_STATUS, trouble, 0.0)
+        status.put(session, POLICY_FILE, trouble, 0.0)
     said = gpufair("policy", "show").stdout
     assert "gpufair.yaml has been changed since and cannot take effect:" in said
     assert "  teams.vision.qouta  unknown key" in said

@@ -10,8 +10,8 @@ import pytest
 from cli_samples import WITH_A_PROJECT, Filling, asked, run_id, time_of_day
 from click.testing import Result
 
-from dagster_gpufair.gate.policy_file import FILE_STATUS
 from dagster_gpufair.ledger import leases, requests, status
+from dagster_gpufair.ledger.status import POLICY_FILE
 
 Gpufair = Callable[..., Result]
 
@@ -135,7 +135,7 @@ def test_a_daemon_that_never_passed(queue: Filling, gpufair: Gpufair) -> None:
 def test_a_broken_policy_file(queue: Filling, gpufair: Gpufair) -> None:
     trouble = {"file": "gpufair.yaml", "summary": "gpufair.yaml has 1 error (x)", "problems": []}
     with queue.ledger.writing() as session:
-        status.put(session, FILE_STATUS, trouble, 0.0)
+        status.put(session, POLICY_FILE, trouble, 0.0)
     said = gpufair("queue").stdout
     assert "gpufair.yaml has 1 error (x): it changes nothing, and policy v1 stays in force." in said
     found = json.loads(gpufair("queue", "--json").stdout)["policy"]

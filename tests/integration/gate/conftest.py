@@ -18,7 +18,7 @@ OpenStage = Callable[..., Stage]
 def passes_see_their_launches_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is, a launch counts as hanging only where a test says so."""
     monkeypatch.setattr("dagster_gpufair.gate.daemon.LAUNCH_PATIENCE", 60.0)
-    monkeypatch.setattr("dagster_gpufair.gate.lanes.HANGS_AFTER", 60.0)
+    monkeypatch.setattr("dagster_gpufair.engine.lanes.HANGS_AFTER", 60.0)
 
 
 @pytest.fixture

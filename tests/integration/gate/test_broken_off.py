@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from gate_stage import Stage
 
+from dagster_gpufair.engine.book import Book
 from dagster_gpufair.gate import daemon as daemon_module
 from dagster_gpufair.gate import launching
-from dagster_gpufair.gate.book import Book
 from dagster_gpufair.ledger import leases
 from dagster_gpufair.ledger.connect import LedgerUnavailable
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger import policies, status
+from dagster_gpufair.ledger.status import POLICY_FILE
 from dagster_gpufair.policy.loading import parse_policy, read_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import PolicyError, Problem
-
-FILE_STATUS = "policy_file"
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class PolicyWatch:
 
     def trouble(self, session: Session) -> str | None:
         """What is wrong with the file, whoever looked at it last."""
-        problem = status.get(session, FILE_STATUS)
+        problem = status.get(session, POLICY_FILE)
         return problem["summary"] if problem else None
 
     def has_changed(self) -> bool:
@@ -78,14 +77,14 @@ class PolicyWatch:
         try:
             text, _ = read_policy(self.path)
         except PolicyError as error:
-            status.put(session, FILE_STATUS, _trouble(self.path, error), at)
+            status.put(session, POLICY_FILE, _trouble(self.path, error), at)
             self._seen = stamp
             return error.problems
         digest = hashlib.sha256(text.encode()).hexdigest()
         newest = policies.in_force(session)
         if newest is None or newest.digest != digest:
             policies.adopt(session, text, digest, str(self.path), by, at)
-        status.put(session, FILE_STATUS, None, at)
+        status.put(session, POLICY_FILE, None, at)
         self._seen = stamp
         return ()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dagster_gpufair.gate.lanes import HANGS_AFTER, MOST_HANGING, Lanes
+from dagster_gpufair.engine.lanes import HANGS_AFTER, MOST_HANGING, Lanes
 
 
 class Launches:

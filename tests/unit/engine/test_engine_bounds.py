@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dagster_gpufair.gate.bounds import Bounds
+from dagster_gpufair.engine.bounds import Bounds
 from dagster_gpufair.ledger.leases import LeaseRecord
 
 LEASE = LeaseRecord(

@@ -10,11 +10,7 @@ from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger import writer
 from dagster_gpufair.ledger.connect import Ledger
-
-TURN_LASTS = 30.0
-"""Seconds after which a daemon that has not been heard of may be replaced."""
-DAEMON_STATUS = "daemon"
-"""The key in the ledger's status under which the writer says when it was last there, and where it runs."""
+from dagster_gpufair.ledger.writer import TURN_LASTS
 
 
 class Overtaken(Exception):

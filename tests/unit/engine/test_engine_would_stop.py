@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dagster_gpufair.gate import stops as module
-from dagster_gpufair.gate.as_off import as_off
-from dagster_gpufair.gate.stops import FEWEST, LATE, OF_A_KIND, SOON, Remark, Stops
+from dagster_gpufair.engine import would_stop as module
+from dagster_gpufair.engine.as_off import as_off
+from dagster_gpufair.engine.would_stop import FEWEST, LATE, OF_A_KIND, SOON, Remark, Stops
 from dagster_gpufair.policy import parse_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.model import Lease, Request, State

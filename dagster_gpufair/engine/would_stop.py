@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from dagster_gpufair.gate.as_off import as_off, would_stop
+from dagster_gpufair.engine.as_off import as_off, would_stop
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import format_duration
 from dagster_gpufair.scheduling import wording

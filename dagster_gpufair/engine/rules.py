@@ -7,8 +7,8 @@ import socket
 
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.gate.as_off import as_off, not_carried_out
-from dagster_gpufair.gate.policy_file import InForce, PolicyWatch
+from dagster_gpufair.engine.as_off import as_off, not_carried_out
+from dagster_gpufair.engine.policy_file import InForce, PolicyWatch
 from dagster_gpufair.policy.models import Policy
 
 

@@ -15,7 +15,7 @@ from itertools import islice
 
 from dagster import DagsterInstance
 
-from dagster_gpufair.gate.stops import Remark
+from dagster_gpufair.engine.would_stop import Remark
 from dagster_gpufair.gate.tags import LONGEST_WHY, MAX_DURATION, shortened, state_tags
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.connect import Ledger

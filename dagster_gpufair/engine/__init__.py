@@ -1,0 +1,1 @@
+"""One pass over requests and leases: who holds what, what is decided, and how it is carried out."""
