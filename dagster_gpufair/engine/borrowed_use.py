@@ -1,12 +1,13 @@
-"""What each account has borrowed of late, brought up to date now and then."""
+"""What each account has borrowed lately, brought up to date now and then, exactly to the second."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import usage
+from dagster_gpufair.ledger import leases, usage
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.accounts import account_of
@@ -29,20 +30,53 @@ class BorrowedUse:
         """Go on from where the last writer was; None if there was none."""
         self._until, self._is_known = until, False
 
-    def accrue(
-        self, session: Session, policy: Policy, held: Iterable[LeaseRecord], now: float
-    ) -> None:
-        """Add what was borrowed since the last time, if it is time to; of another writer's, read it."""
-        is_due = now - (self._until or 0.0) >= ACCRUE_EVERY
-        if self._is_known and not is_due:
-            return
+    def move(self, by: float) -> None:
+        """The clock was set."""
+        if self._until is not None:
+            self._until += by
+
+    @property
+    def until(self) -> float | None:
+        """Up to when all has been added."""
+        return self._until
+
+    def is_due(self, now: float) -> bool:
+        """Whether there is anything to add, or to read."""
+        return (
+            not self._is_known or self._until is None or not 0 <= now - self._until < ACCRUE_EVERY
+        )
+
+    def accrue(self, session: Session, policy: Policy, now: float) -> None:
+        """Add what was borrowed since the last time, if it is time to; of another writer's, read it.
+
+        What was held is read from the ledger, with its ends: a lease whose end was noticed late counts up
+        to its end only.
+        """
         half_life = policy.fair_share.half_life.total_seconds()
-        if is_due:
-            if self._until is not None:
-                borrowed = _borrowed(policy, [lease.to_lease() for lease in held], now)
-                usage.accrue(session, borrowed, self._until, now, half_life)
+        if self._until is not None and now - self._until >= ACCRUE_EVERY:
+            held = leases.held_between(session, self._until, now)
+            for since, until in _stretches(held, self._until, now):
+                during = [lease.to_lease() for lease in held if _is_held(lease, since)]
+                usage.accrue(session, _borrowed(policy, during, since), since, until, half_life)
+            self._until = now
+        elif self._until is None or now < self._until:
             self._until = now
         self.used, self._is_known = usage.used(session, now, half_life), True
+
+
+def _stretches(
+    held: Sequence[LeaseRecord], since: float, until: float
+) -> Sequence[tuple[float, float]]:
+    """The time between two moments, cut wherever a lease begins or ends."""
+    moments = {lease.started_at for lease in held} | {
+        lease.released_at for lease in held if lease.released_at is not None
+    }
+    cuts = [since, *sorted(at for at in moments if since < at < until), until]
+    return list(pairwise(cuts))
+
+
+def _is_held(lease: LeaseRecord, at: float) -> bool:
+    return lease.started_at <= at and (lease.released_at is None or at < lease.released_at)
 
 
 def _borrowed(policy: Policy, held: Sequence[Lease], now: float) -> dict[tuple[Account, str], int]:

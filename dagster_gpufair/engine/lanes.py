@@ -20,7 +20,7 @@ MOST_HANGING = 4
 
 @dataclass
 class _Launch:
-    run_id: str
+    id_: str
     work: Callable[[], None]
     began: float | None = None
 
@@ -44,17 +44,17 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._changed = threading.Condition()
 
-    def put(self, lane: str, run_id: str, work: Callable[[], None]) -> None:
+    def put(self, lane: str, id_: str, work: Callable[[], None]) -> None:
         """Launch a run once those before it in its lane are under way."""
         with self._changed:
-            self._lanes.setdefault(lane, _Lane()).waiting.append(_Launch(run_id, work))
+            self._lanes.setdefault(lane, _Lane()).waiting.append(_Launch(id_, work))
             self._staff(lane)
 
     def under_way(self) -> set[str]:
         """The runs handed in whose launch has not returned yet."""
         with self._changed:
             return {
-                launch.run_id
+                launch.id_
                 for lane in self._lanes.values()
                 for launch in (*lane.waiting, *lane.running)
             }
@@ -69,31 +69,31 @@ class Lanes:
         """Take back what waits in closed lanes; the runs whose launch is not begun."""
         with self._changed:
             closed = [lane for lane in self._lanes.values() if self._hanging(lane) >= MOST_HANGING]
-            recalled = [launch.run_id for lane in closed for launch in lane.waiting]
+            recalled = [launch.id_ for lane in closed for launch in lane.waiting]
             for lane in closed:
                 lane.waiting.clear()
         return recalled
 
-    def wait(self, run_ids: Collection[str], patience: float) -> Iterator[None]:
+    def wait(self, ids: Collection[str], patience: float) -> Iterator[None]:
         """Yield from time to time until the runs' launches have returned.
 
         It ends before that when none of them returns for ``patience`` seconds.
         """
-        left, since = len(run_ids), self._clock()
+        left, since = len(ids), self._clock()
         while True:
             with self._changed:
                 for name in self._lanes:
                     self._staff(name)
-                if left > (left := self._pending(run_ids)):
+                if left > (left := self._pending(ids)):
                     since = self._clock()
                 if not left or self._clock() - since >= patience:
                     return
                 self._changed.wait(timeout=0.25)
             yield None
 
-    def _pending(self, run_ids: Collection[str]) -> int:
+    def _pending(self, ids: Collection[str]) -> int:
         return sum(
-            launch.run_id in run_ids
+            launch.id_ in ids
             for lane in self._lanes.values()
             for launch in (*lane.waiting, *lane.running)
         )

@@ -36,7 +36,7 @@ class Remark(NamedTuple):
     short: str
 
 
-class Stops:
+class WouldStop:
     """What would be stopped for whom, as it was last asked."""
 
     def __init__(self) -> None:

@@ -10,14 +10,13 @@ from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger import writer
 from dagster_gpufair.ledger.connect import Ledger
-from dagster_gpufair.ledger.writer import TURN_LASTS
 
 
 class Overtaken(Exception):
     """The ledger has gone on without this daemon: nothing of what it was about to do counts."""
 
 
-class Turn:
+class WriterTurn:
     """This daemon as the one writer: ``epoch`` is the number of its turn, None while another writes."""
 
     def __init__(self, ledger: Ledger):
@@ -31,9 +30,9 @@ class Turn:
         """Where this daemon runs."""
         return self._holder.host
 
-    def take(self, session: Session, now: float) -> int | None:
+    def take(self, session: Session) -> int | None:
         """Take or renew the turn: its number, to `begin` once committed; None while another has it."""
-        epoch = writer.take(session, self._holder, now, TURN_LASTS)
+        epoch = writer.take(session, self._holder, writer.turn_clock(session))
         if epoch is None:
             self.epoch = None
         return epoch
@@ -61,16 +60,23 @@ class Turn:
         self.epoch = None
 
     @contextmanager
-    def writing(self, now: float) -> Iterator[Session]:
+    def writing(self, epoch: int | None = None) -> Iterator[Session]:
         """A writing transaction of the ledger's that only the one writer has; it renews the turn.
 
+        Nobody becomes the writer before it ends, however long this process sleeps in between.
+
+        Args:
+            epoch: the turn it belongs to, where that may be over; by default the one that goes on.
+
         Raises:
-            Overtaken: if another daemon is the writer; nothing is written then.
+            Overtaken: if another daemon is, or was, the writer; nothing is written then.
         """
+        wanted = self.epoch if epoch is None else epoch
         with self._ledger.writing() as session:
-            if self.epoch is None or not writer.still(
-                session, self._holder.id, self.epoch, now, TURN_LASTS
+            if wanted is None or not writer.still(
+                session, self._holder.id, wanted, writer.turn_clock(session)
             ):
-                self.epoch = None
+                if wanted == self.epoch:
+                    self.epoch = None
                 raise Overtaken("another daemon has taken over the GPU queue")
             yield session

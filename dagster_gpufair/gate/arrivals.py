@@ -6,16 +6,15 @@ from collections.abc import Iterable
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord
 
-from dagster_gpufair.engine.book import Book
+from dagster_gpufair.engine.engine import Engine
 from dagster_gpufair.engine.policy_file import InForce
-from dagster_gpufair.engine.writer_turn import Overtaken, Turn
+from dagster_gpufair.engine.writer_turn import Overtaken
 from dagster_gpufair.gate.admission import Refusal
 from dagster_gpufair.gate.recording import record
 from dagster_gpufair.gate.refusing import refuse
 from dagster_gpufair.gate.runs import records_of, submission_of
 from dagster_gpufair.gate.tags import asks_for_gpus
-from dagster_gpufair.ledger import leases, requests
-from dagster_gpufair.ledger.connect import Ledger
+from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.requests import RequestRecord
 
 REFUSED_AGAIN_AFTER = 60.0
@@ -25,14 +24,11 @@ REFUSED_AGAIN_AFTER = 60.0
 class Arrivals:
     """Enters what is new in the book, and admits what the coordinator could not record."""
 
-    def __init__(self, instance: DagsterInstance, ledger: Ledger, turn: Turn):
+    def __init__(self, instance: DagsterInstance, engine: Engine):
         self._instance = instance
-        self._ledger = ledger
-        self._turn = turn
+        self._engine = engine
 
-    def meet(
-        self, book: Book, unfinished: Iterable[str], in_force: InForce | None, now: float
-    ) -> list[str]:
+    def meet(self, unfinished: Iterable[str], now: float) -> list[str]:
         """Look at the runs that the book has not heard of.
 
         Returns:
@@ -41,14 +37,15 @@ class Arrivals:
         Raises:
             Overtaken: if another daemon has granted one of them GPUs.
         """
+        book, in_force = self._engine.book, self._engine.rules.in_force
         new = book.unknown(unfinished)
         if not new:
             return []
-        with self._ledger.reading() as session:
-            known = requests.by_ids(session, new)
+        with self._engine.ledger.reading() as session:
+            known = requests.by_runs(session, new)
         if any(request.state == "granted" for request in known.values()):
             raise Overtaken("the ledger has grants that this daemon does not know")
-        self._enter(book, (request for request in known.values() if request.state == "queued"))
+        self._engine.enter([request for request in known.values() if request.state == "queued"])
         unadmitted = []
         strangers = [id_ for id_ in new if id_ not in known or known[id_].state == "refused"]
         for found in records_of(self._instance, strangers):
@@ -62,7 +59,7 @@ class Arrivals:
             elif in_force is None:
                 unadmitted.append(run.run_id)
             else:
-                self._admit(book, found, in_force, now)
+                self._admit(found, in_force, now)
         return unadmitted
 
     def _refuse_again(self, run: DagsterRun, refused: RequestRecord, now: float) -> None:
@@ -74,26 +71,14 @@ class Arrivals:
             code, message = refused.refusal_code or "", refused.refusal_message or ""
             refuse(self._instance, run, Refusal(code, message))
 
-    def _enter(self, book: Book, new: Iterable[RequestRecord]) -> None:
-        """Put requests into the book, with what is known of their sources."""
-        new = list(new)
-        sources = {
-            (request.team, request.source) for request in new if request.source is not None
-        } - book.source_starts.keys()
-        if sources:
-            with self._ledger.reading() as session:
-                book.source_starts |= leases.source_starts(session, sources)
-        for request in new:
-            book.enter(request)
-
-    def _admit(self, book: Book, found: RunRecord, in_force: InForce, now: float) -> None:
+    def _admit(self, found: RunRecord, in_force: InForce, now: float) -> None:
         """A queued run that the coordinator could not record, or that was queued without it."""
         run = found.dagster_run
         submission = submission_of(run, min(now, found.create_timestamp.timestamp()))
-        with self._turn.writing(now) as session:
+        with self._engine.turn.writing() as session:
             result = record(session, in_force, submission)
             stored = requests.by_ids(session, [run.run_id])
         if isinstance(result, Refusal):
             refuse(self._instance, run, result)
         else:
-            self._enter(book, stored.values())
+            self._engine.enter(list(stored.values()))

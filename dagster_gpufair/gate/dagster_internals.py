@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
@@ -25,15 +28,22 @@ from dagster._core.errors import (
     DagsterCodeLocationNotFoundError,
     DagsterUserCodeUnreachableError,
 )
+from dagster._core.events import EngineEventData
 from dagster._core.instance.config import ConcurrencyConfig
 from dagster._core.launcher import LaunchRunContext
 from dagster._core.op_concurrency_limits_counter import GlobalOpConcurrencyLimitsCounter
 from dagster._core.run_coordinator.queued_run_coordinator import RunQueueConfig
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
-from dagster._core.storage.tags import BACKFILL_ID_TAG, MAX_RETRIES_TAG, PRIORITY_TAG, USER_TAG
+from dagster._core.storage.tags import (
+    BACKFILL_ID_TAG,
+    GRPC_INFO_TAG,
+    MAX_RETRIES_TAG,
+    PRIORITY_TAG,
+    USER_TAG,
+)
 from dagster._core.workspace.context import IWorkspaceProcessContext
 from dagster._daemon import controller
-from dagster._daemon.daemon import DaemonIterator
+from dagster._daemon.daemon import DaemonIterator, SpanMarker
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
     QueuedRunCoordinatorDaemon,
 )
@@ -49,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BACKFILL_ID_TAG",
     "ENVIRONMENT_ERRORS",
+    "GRPC_INFO_TAG",
     "MAX_RETRIES_TAG",
     "PRIORITY_TAG",
     "UNFINISHED_RUN_STATUSES",
@@ -67,11 +78,16 @@ __all__ = [
     "enqueue",
     "error_info",
     "install_daemon",
+    "is_foreign",
+    "iterate",
     "launch",
     "location_errors",
     "location_of",
     "mark_starting",
     "open_tag_limits",
+    "processes_in_log",
+    "times_queued",
+    "was_surely_not_sent",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -84,6 +100,31 @@ ENVIRONMENT_ERRORS = (
     DagsterCodeLocationNotFoundError,
 )
 """What a launch raises when its code location cannot be reached, rather than when the run is bad."""
+
+
+def was_surely_not_sent(error: BaseException) -> bool:
+    """Whether a launch that raised this has certainly not reached the code server.
+
+    What timed out, or broke off on the way, may have arrived: its run may still begin.
+    """
+    if not isinstance(error, DagsterUserCodeUnreachableError):
+        return True
+    cause: Any = error.__cause__
+    if cause is None or not hasattr(cause, "code"):
+        return False
+    return cause.code().name == "UNAVAILABLE" and "failed to connect" in (cause.details() or "")
+
+
+def processes_in_log(instance: DagsterInstance, run_id: str) -> list[tuple[int, float]]:
+    """The processes that a run's event log names, and when: of its worker, and of its steps."""
+    named = []
+    kinds = {DagsterEventType.ENGINE_EVENT, DagsterEventType.STEP_WORKER_STARTED}
+    for entry in instance.event_log_storage.get_logs_for_run(run_id, of_type=kinds):
+        data = entry.dagster_event.event_specific_data if entry.dagster_event else None
+        if isinstance(data, EngineEventData) and "pid" in data.metadata:
+            with suppress(ValueError):
+                named.append((int(str(data.metadata["pid"].value)), entry.timestamp))
+    return named
 
 
 def install_daemon(daemon: type[QueuedRunCoordinatorDaemon]) -> None:
@@ -159,6 +200,53 @@ def asset_tags_of(
     return {
         key.to_user_string(): graph.get(key).tags for key in sorted(keys or ()) if graph.has(key)
     }
+
+
+def is_foreign(workspace: BaseWorkspaceRequestContext, run: DagsterRun) -> bool:
+    """Whether a run's code is other than that of the code location whose name it bears.
+
+    A launch with a workspace file of one's own can name any location. Alike are a run of the same code
+    server, and one of the same code (module, file, image) from another.
+    """
+    origin = run.remote_job_origin
+    if origin is None or not workspace.has_code_location(origin.location_name):
+        return False
+    location = workspace.get_code_location(origin.location_name)
+    if origin.repository_origin.code_location_origin == location.origin:
+        return False
+    name, code = origin.repository_origin.repository_name, run.job_code_origin
+    if code is None or not location.has_repository(name):
+        return True
+    return bool(location.get_repository_python_origin(name) != code.repository_origin)
+
+
+def times_queued(instance: DagsterInstance, run_id: str) -> int:
+    """How often a run was put into Dagster's queue."""
+    queued = DagsterEventType.PIPELINE_ENQUEUED
+    return len(instance.get_records_for_run(run_id, of_type=queued).records)
+
+
+def iterate(
+    daemon: QueuedRunCoordinatorDaemon, context: IWorkspaceProcessContext, shutdown: Event
+) -> DaemonIterator:
+    """The loop of Dagster's interval daemons, with pauses by the monotonic clock.
+
+    Theirs are differences of the time of day: with that set back by hours, they last so long.
+    """
+    while True:
+        began = time.monotonic()
+        yield SpanMarker.START_SPAN
+        try:
+            yield from daemon.run_iteration(context)
+        except Exception:  # noqa: BLE001 -- so does Dagster's own loop
+            error = error_info()
+            _logger.error("Caught error:\n%s", error)
+            yield error
+        yield SpanMarker.END_SPAN
+        while time.monotonic() - began < daemon.interval_seconds:
+            shutdown.wait(0.5)
+            yield None
+        yield None
 
 
 def enqueue(instance: DagsterInstance, run: DagsterRun) -> None:

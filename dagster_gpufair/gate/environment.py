@@ -34,7 +34,7 @@ class Environment:
     def failed(self, location: str, error: str, now: float, first_pause: float) -> float:
         """A launch could not reach the location; returns the length of the pause that follows."""
         before = self._pauses.get(location)
-        if before is not None and now < before.until:
+        if before is not None and 0 < before.until - now <= before.length:
             return before.length  # several launches failed in the same moment: one failure
         length = min(before.length * 2 if before else first_pause, LONGEST_PAUSE)
         self._pauses[location] = _Pause(now + length, length, error)
@@ -63,7 +63,8 @@ class Environment:
                 "returns."
             )
         for name, pause in self._pauses.items():
-            if now < pause.until:
+            # A pause that is longer than it was is one of a clock that was set back.
+            if 0 < pause.until - now <= pause.length:
                 why[name] = (
                     f"Code location {shown(name)} could not be reached ({pause.error}). "
                     f"Tried again at {clock(pause.until)}."

@@ -7,13 +7,13 @@ the next: the plan is made again without it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 
+from dagster_gpufair.engine.engine import Engine
 from dagster_gpufair.gate.dagster_internals import ConcurrencyConfig, RunLimits
-from dagster_gpufair.gate.gpu_queue import GpuQueue
 from dagster_gpufair.gate.slots import share
 from dagster_gpufair.scheduling.model import Plan, Start
 
@@ -34,6 +34,8 @@ class Picked:
     others: Sequence[DagsterRun]
     blocked: Mapping[str, tuple[str, str]]
     """GPU requests that something outside the plan keeps from starting, with reason and sentence."""
+    foreign: Sequence[DagsterRun] = ()
+    """GPU runs that may never start: their code is not that of the location whose name they bear."""
 
 
 class Picker:
@@ -46,12 +48,13 @@ class Picker:
     def pick(
         self,
         instance: DagsterInstance,
-        gpu_queue: GpuQueue,
+        engine: Engine,
         limits: ConcurrencyConfig,
         in_progress: Sequence[RunRecord],
         unfinished: Sequence[str],
         others: Sequence[DagsterRun],
         blocked: Mapping[str, tuple[str, str]],
+        is_foreign: Callable[[DagsterRun], bool],
         now: float,
     ) -> Picked:
         """One pass's choice.
@@ -61,12 +64,12 @@ class Picker:
             others: the runs without GPUs that Dagster's own rules would start.
             blocked: what is known to be broken, with reason and sentence.
         """
-        if gpu_queue.rules.in_force is None or not gpu_queue.book.queued:
+        if engine.rules.in_force is None or not engine.book.queued:
             return Picked(None, (), {}, others, blocked)
         blocked = {
             **blocked,
-            **self._still_limited(instance, gpu_queue, limits, in_progress),
-            **self._still_absent(instance, gpu_queue),
+            **self._still_limited(instance, engine, limits, in_progress),
+            **self._still_absent(instance, engine),
         }
         queue = limits.run_queue_config
         assert queue is not None
@@ -74,14 +77,21 @@ class Picker:
         out_of_slots = (
             f"This Dagster instance runs {most} runs at once, and no more (max_concurrent_runs)."
         )
+        foreign: dict[str, DagsterRun] = {}
         free_slots = math.inf if most == -1 else most - len(in_progress)
         for round_ in range(MOST_ROUNDS):
-            plan = gpu_queue.plan(blocked, now)
+            plan = engine.plan(blocked, now)
             runs = _queued_bodies(instance, [start.request.id for start in plan.starts])
+            foreign |= {run.run_id: run for run in runs.values() if is_foreign(run)}
+            runs = {id_: run for id_, run in runs.items() if run.run_id not in foreign}
             gpu = [runs[start.request.id] for start in plan.starts if start.request.id in runs]
-            absent = [start.request.id for start in plan.starts if start.request.id not in runs]
+            absent = [
+                start.request.id
+                for start in plan.starts
+                if start.request.id not in runs and start.request.id not in foreign
+            ]
             if not gpu and not absent:
-                return Picked(plan, (), {}, others, blocked)
+                return Picked(plan, (), {}, others, blocked, list(foreign.values()))
             position = {run_id: place for place, run_id in enumerate(unfinished)}
             counted = RunLimits(instance, limits, in_progress, [*gpu, *others])
             shared = share(gpu, others, free_slots, counted, position)
@@ -95,27 +105,27 @@ class Picker:
                 break
         taken = {run.run_id for run in shared.gpu}
         starts = [start for start in plan.starts if start.request.id in taken]
-        return Picked(plan, starts, runs, shared.other, blocked)
+        return Picked(plan, starts, runs, shared.other, blocked, list(foreign.values()))
 
     def _still_limited(
         self,
         instance: DagsterInstance,
-        gpu_queue: GpuQueue,
+        engine: Engine,
         limits: ConcurrencyConfig,
         in_progress: Sequence[RunRecord],
     ) -> dict[str, tuple[str, str]]:
         """Of the runs that were blocked before, those that still are with nothing else started."""
-        waiting = {id_: run for id_, run in self._limited.items() if id_ in gpu_queue.book.queued}
+        waiting = {id_: run for id_, run in self._limited.items() if id_ in engine.book.queued}
         counted = RunLimits(instance, limits, in_progress, list(waiting.values()))
         why = {id_: counted.blocking(run) for id_, run in waiting.items()}
         self._limited = {id_: run for id_, run in waiting.items() if why[id_] is not None}
         return {id_: (RUN_LIMIT, said) for id_, said in why.items() if said is not None}
 
     def _still_absent(
-        self, instance: DagsterInstance, gpu_queue: GpuQueue
+        self, instance: DagsterInstance, engine: Engine
     ) -> dict[str, tuple[str, str]]:
         """Of the runs that were not in Dagster's queue, those that still are not."""
-        self._absent &= gpu_queue.book.queued.keys()
+        self._absent &= engine.book.queued.keys()
         self._absent -= _queued_bodies(instance, self._absent).keys()
         return dict.fromkeys(self._absent, NOT_IN_QUEUE)
 

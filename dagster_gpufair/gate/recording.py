@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.engine.policy_file import InForce
 from dagster_gpufair.gate.admission import Refusal, Submission, admit, owner_of
 from dagster_gpufair.gate.tags import POOL, TEAM, TIER
-from dagster_gpufair.ledger import requests
+from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.requests import RequestRecord
 
 
@@ -20,7 +20,7 @@ def record(
     """
     request = refusal or admit(in_force.policy, submission)
     if isinstance(request, Refusal):
-        requests.refuse(
+        lifecycle.refuse(
             session,
             _refused(in_force, submission),
             request.code,
@@ -34,7 +34,7 @@ def record(
         location=submission.location,
         policy_version=in_force.version,
     )
-    requests.add(session, new)
+    lifecycle.submit(session, new)
     return new
 
 

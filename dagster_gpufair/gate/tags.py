@@ -222,6 +222,15 @@ def gpu_tags(
     return tags
 
 
+def gpus_of(tags: Mapping[str, str]) -> int:
+    """How many GPUs a run asks for, in thousandths, whatever else its tags say.
+
+    Raises:
+        InvalidAsk: when that cannot be read.
+    """
+    return _gpus(tags)[1]
+
+
 def _is_unknown(key: str) -> bool:
     return key.startswith(PREFIX) and key not in USER_TAGS and key not in STATE_TAGS
 

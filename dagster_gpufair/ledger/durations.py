@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Select, literal_column, select, union_all
+from sqlalchemy import Select, func, literal_column, select, union_all
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger.statements import chunks
@@ -80,7 +80,7 @@ def _open(session: Session) -> Iterator[Any]:
         LeaseRow.request_id,
         LeaseRow.team,
         RequestRow.job_name,
-        LeaseRow.started_at,
+        func.coalesce(LeaseRow.began_at, LeaseRow.started_at).label("started_at"),
         LeaseRow.max_duration,
         LeaseRow.ungated,
     )
@@ -94,10 +94,11 @@ def _last_successes(team: str, job: str, now: float) -> Select[Any]:
         select(
             RequestRow.team,
             RequestRow.job_name,
-            LeaseRow.started_at,
+            # How long the work took, not how long its container did.
+            func.coalesce(LeaseRow.began_at, LeaseRow.started_at).label("started_at"),
             LeaseRow.released_at,
             LeaseRow.release_reason,
-            LeaseRow.void,
+            LeaseRow.state,
             LeaseRow.ungated,
         )
         .join(RequestRow, RequestRow.id == LeaseRow.request_id)
@@ -114,5 +115,5 @@ def _last_successes(team: str, job: str, now: float) -> Select[Any]:
         .subquery()
     )
     return select(last.c.team, last.c.job_name, last.c.started_at, last.c.released_at).where(
-        last.c.release_reason == "success", last.c.void.is_(False), last.c.ungated.is_(False)
+        last.c.release_reason == "success", last.c.state == "released", last.c.ungated.is_(False)
     )

@@ -1,20 +1,53 @@
 """What happened, in the order it was committed: added to, never changed.
 
-The ledger writes ``policy``, ``submitted``, ``refused``, ``reserved``, ``unreserved``, ``granted``,
-``ungated``, ``requeued``, ``released``, ``cancelled``, ``cordoned`` and ``uncordoned`` itself, each in
-the transaction of what it tells of.
+Each is written in the transaction of what it tells of, and holds what a replay needs (`replay`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Select, func, insert, select
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger.tables import EventRow
+
+EventKind = Literal[
+    # the rules
+    "policy",
+    "cordoned",
+    "uncordoned",
+    # requests
+    "submitted",
+    "refused",
+    "cancelled",
+    # leases
+    "granted",
+    "ungated",
+    "claimed",
+    "launched",
+    "started",
+    "notice",
+    "spared",
+    "renewed",
+    "stopping",
+    "lingering",
+    "recalled",
+    "preempted",
+    "released",
+    # what a pass decides besides
+    "pass",
+    "reserved",
+    "unreserved",
+    "promised",
+    "withdrawn",
+    "proposed",
+    "decided",
+    # the daemon's clock was set
+    "clock",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +68,7 @@ _COLUMNS = tuple(getattr(EventRow, field.name) for field in fields(Event))
 
 def append(
     session: Session,
-    kind: str,
+    kind: EventKind,
     at: float,
     *,
     run_id: str | None = None,

@@ -1,20 +1,31 @@
-"""Leases: GPUs granted to requests, until they are released, which happens exactly once."""
+"""Leases: GPUs granted to requests, until they are released, which happens exactly once.
+
+Here they are read; `lifecycle` has what happens to them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from sqlalchemy import Select, Update, func, insert, or_, select, tuple_, update
+from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import events
-from dagster_gpufair.ledger.errors import NotQueued
-from dagster_gpufair.ledger.requests import RequestRecord
-from dagster_gpufair.ledger.statements import changed, chunks, insert_into
 from dagster_gpufair.ledger.tables import LeaseRow, RequestRow
 from dagster_gpufair.scheduling.model import Class, Lease
+
+LeaseState = Literal[
+    "granted",
+    "launching",
+    "running",
+    "notice",
+    "stopping",
+    "ending",
+    "released",
+    "recalled",
+    "preempted",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +33,17 @@ class LeaseRecord:
     """A lease as the ledger knows it.
 
     GPU amounts in thousandths, times in seconds since the epoch, ``max_duration`` in seconds.
-    ``class_`` is None for ungated ones, which nobody decided. ``preempted``, ``cpus`` and
-    ``memory_gib`` are its request's.
+    ``started_at`` is when the GPUs were given, ``began_at`` when the work on them began. ``class_`` is
+    None for ungated ones, which nobody decided. ``preempted``, ``cpus`` and ``memory_gib`` are its
+    request's.
     """
 
     id: int
     request_id: str
     run_id: str
+    step_key: str
+    attempt: int
+    state: LeaseState
     team: str
     project: str | None
     tier: str
@@ -37,22 +52,53 @@ class LeaseRecord:
     pool: str
     gpus: int
     nodes: Mapping[str, int]
+    devices: Mapping[str, Any] | None
     started_at: float
+    began_at: float | None
     max_duration: float | None
     class_: Class | None
     policy_version: int | None
     ungated: bool
-    void: bool
     launch_epoch: int | None
+    launch_host: str | None
+    claimed_at: float | None
+    launched_at: float | None
     warned_at: float | None
+    checkpointed_at: float | None
+    term_from: float | None
+    notice_until: float | None
+    notice_for: str | None
+    notice_rule: str | None
+    stop_asked_at: float | None
+    stop_why: str | None
+    stop_tries: int
+    over_at: float | None
     released_at: float | None
     release_reason: str | None
     preempted: int
     cpus: float
     memory_gib: float
 
-    def to_lease(self) -> Lease:
-        """As the decision sees it, by the id of its request, which has one open lease at most."""
+    @property
+    def void(self) -> bool:
+        """Whether it never led to a run."""
+        return self.state == "recalled"
+
+    @property
+    def bound_ends(self) -> float | None:
+        """When its ``max_duration`` is over; None without one, or before the work has begun."""
+        if self.max_duration is None or self.began_at is None:
+            return None
+        return self.began_at + self.max_duration
+
+    def to_lease(self, now: float | None = None) -> Lease:
+        """As the decision sees it, by the id of its request, which has one open lease at most.
+
+        What has not begun yet begins ``now`` at the earliest: its bound counts from then.
+        """
+        began = self.began_at
+        if began is None and now is not None and now > self.started_at:
+            began = now
         return Lease(
             id=self.request_id,
             team=self.team,
@@ -60,6 +106,7 @@ class LeaseRecord:
             pool=self.pool,
             gpus=self.gpus,
             started=self.started_at,
+            began=began,
             nodes=self.nodes,
             project=self.project,
             max_duration=self.max_duration,
@@ -67,6 +114,10 @@ class LeaseRecord:
             preempted=self.preempted,
             cpus=self.cpus,
             memory_gib=self.memory_gib,
+            checkpointed=self.checkpointed_at,
+            notice_until=self.notice_until,
+            notice_for=self.notice_for,
+            term_from=self.term_from,
         )
 
 
@@ -85,175 +136,15 @@ def recorded(class_: Class) -> str:
 _CLASSES = {recorded(class_): class_ for class_ in Class}
 
 
-def grant(
-    session: Session,
-    request_id: str,
-    *,
-    pool: str,
-    gpus: int,
-    nodes: Mapping[str, int],
-    class_: Class,
-    at: float,
-    policy_version: int,
-    data: Mapping[str, Any] | None = None,
-) -> int:
-    """Give GPUs to a queued request, which is granted then.
-
-    ``policy_version`` is the one it was decided by; ``data`` goes into the event, for people and
-    for replay.
-
-    Returns:
-        The lease's id.
-
-    Raises:
-        NotQueued: if the request does not wait.
-    """
-    taken = changed(
-        session,
-        update(RequestRow)
-        .where(RequestRow.id == request_id, RequestRow.state == "queued")
-        .values(
-            state="granted",
-            policy_version=policy_version,
-            blocked_reason=None,
-            blocked_message=None,
-        )
-        .execution_options(synchronize_session=False),
-    )
-    if not taken:
-        raise NotQueued(
-            f"Request {request_id} does not wait for GPUs, so it cannot be granted any."
-        )
-    asked = select(
-        RequestRow.run_id,
-        RequestRow.team,
-        RequestRow.project,
-        RequestRow.tier,
-        RequestRow.kind,
-        RequestRow.source,
-        RequestRow.max_duration,
-    ).where(RequestRow.id == request_id)
-    values = {
-        **session.execute(asked).mappings().one(),
-        "request_id": request_id,
-        "pool": pool,
-        "gpus": gpus,
-        "nodes": dict(nodes),
-        "class_": recorded(class_),
-        "policy_version": policy_version,
-    }
-    return _begin(session, "granted", values, at, data)
-
-
-def ungated(
-    session: Session, request: RequestRecord, pool: str, nodes: Mapping[str, int], at: float
-) -> int | None:
-    """Record GPUs that a run uses without having been granted them.
-
-    ``request`` says what it uses; one that waits counts as granted then.
-
-    Returns:
-        The lease's id; None if it has an open lease.
-    """
-    if session.scalar(
-        select(LeaseRow.id).where(LeaseRow.request_id == request.id, LeaseRow.released_at.is_(None))
-    ):
-        return None
-    state = {"state": "granted", "finished_at": None}
-    known = insert_into(session, RequestRow).values({**asdict(request), **state})
-    session.execute(
-        known.on_conflict_do_update(
-            index_elements=[RequestRow.id],
-            set_={**state, "blocked_reason": None, "blocked_message": None},
-        )
-    )
-    values = {
-        "request_id": request.id,
-        "run_id": request.run_id,
-        "team": request.team,
-        "project": request.project,
-        "tier": request.tier,
-        "kind": request.kind,
-        "source": request.source,
-        "max_duration": request.max_duration,
-        "pool": pool,
-        "gpus": request.gpus,
-        "nodes": dict(nodes),
-        "ungated": True,
-    }
-    return _begin(session, "ungated", values, at, None)
-
-
-def release(
-    session: Session,
-    lease_id: int,
-    at: float,
-    reason: str,
-    request_state: Literal["released", "cancelled"] = "released",
-) -> bool:
-    """End a lease and its request.
-
-    Returns:
-        Whether it was this call that ended it: a lease ends once, however often and by whomever
-        that is asked.
-    """
-    return _end(
-        session,
-        lease_id,
-        at,
-        reason,
-        {"state": request_state, "finished_at": at},
-    )
-
-
-def requeue(
-    session: Session,
-    lease_id: int,
-    at: float,
-    reason: str,
-    blocked: tuple[str, str] | None = None,
-) -> bool:
-    """End a lease whose launch could not happen; its request waits again, as if never granted.
-
-    ``blocked`` (reason, message) keeps it waiting until it is unblocked, where trying again at once
-    would fail again.
-
-    Returns:
-        Whether it was this call that ended it.
-    """
-    blocked_reason, blocked_message = blocked or (None, None)
-    again = {
-        "state": "queued",
-        "blocked_reason": blocked_reason,
-        "blocked_message": blocked_message,
-    }
-    return _end(session, lease_id, at, reason, again, kind="requeued")
-
-
-def claim_launch(session: Session, lease_id: int, epoch: int) -> bool:
-    """Take on launching the run of a lease, as the writer of grants with this epoch.
-
-    Returns:
-        Whether it may be launched now: the lease is open, and no writer of this epoch or a later
-        one has taken it on.
-    """
-    unclaimed = or_(LeaseRow.launch_epoch.is_(None), LeaseRow.launch_epoch < epoch)
-    return bool(changed(session, _if_open(lease_id).where(unclaimed).values(launch_epoch=epoch)))
-
-
-def warned(session: Session, lease_id: int, at: float) -> bool:
-    """Note that the owner was told that the lease's time is nearly over.
-
-    Returns:
-        Whether this is the first time, so that the notice is given once.
-    """
-    first = _if_open(lease_id).where(LeaseRow.warned_at.is_(None)).values(warned_at=at)
-    return bool(changed(session, first))
-
-
 def open_leases(session: Session) -> Sequence[LeaseRecord]:
     """All that hold GPUs now, oldest first."""
     return _read(session, _records().where(LeaseRow.released_at.is_(None)))
+
+
+def by_id(session: Session, lease_id: int) -> LeaseRecord:
+    """One lease, open or not."""
+    (found,) = _read(session, _records().where(LeaseRow.id == lease_id))
+    return found
 
 
 def of_run(session: Session, run_id: str) -> Sequence[LeaseRecord]:
@@ -266,12 +157,19 @@ def ever(session: Session) -> Sequence[LeaseRecord]:
     return _read(session, _records())
 
 
+def held_between(session: Session, since: float, until: float) -> Sequence[LeaseRecord]:
+    """All that held GPUs at some moment after ``since`` and before ``until``, oldest first."""
+    later = or_(LeaseRow.released_at.is_(None), LeaseRow.released_at > since)
+    return _read(session, _records().where(later, LeaseRow.started_at < until))
+
+
 def source_starts(
     session: Session, of: Iterable[tuple[str, str]] | None = None
 ) -> Mapping[tuple[str, str], float]:
     """The newest start of each (team, source) given, by default of those that have queued requests.
 
-    Those that never started are left out; a launch that failed was no start.
+    Those that never started are left out; a launch that failed was no start. Each is found at the end of
+    an index, however long its history is.
     """
     if of is None:
         query = (
@@ -281,105 +179,16 @@ def source_starts(
         )
         of = [(team, source) for team, source in session.execute(query)]
     starts: dict[tuple[str, str], float] = {}
-    for piece in chunks(of):
-        query_starts = (
-            select(LeaseRow.team, LeaseRow.source, func.max(LeaseRow.started_at))
-            .where(tuple_(LeaseRow.team, LeaseRow.source).in_(piece), LeaseRow.void.is_(False))
-            .group_by(LeaseRow.team, LeaseRow.source)
+    for team, source in of:
+        newest = session.scalar(
+            select(LeaseRow.started_at)
+            .where(LeaseRow.team == team, LeaseRow.source == source, LeaseRow.state != "recalled")
+            .order_by(LeaseRow.started_at.desc())
+            .limit(1)
         )
-        for team, source, newest in session.execute(query_starts):
+        if newest is not None:
             starts[team, source] = newest
     return starts
-
-
-def _begin(
-    session: Session,
-    kind: str,
-    values: Mapping[str, Any],
-    at: float,
-    data: Mapping[str, Any] | None,
-) -> int:
-    row = {"ungated": False, "void": False, **values, "started_at": at}
-    lease_id = session.execute(insert(LeaseRow).values(row)).inserted_primary_key[0]  # type: ignore[attr-defined]
-    events.append(
-        session,
-        kind,
-        at,
-        run_id=row["run_id"],
-        team=row["team"],
-        pool=row["pool"],
-        data={
-            "lease": lease_id,
-            "request": row["request_id"],
-            "gpus": row["gpus"],
-            "nodes": row["nodes"],
-            "class": row.get("class_"),
-            "policy_version": row.get("policy_version"),
-            **(data or {}),
-        },
-    )
-    return int(lease_id)
-
-
-def _end(
-    session: Session,
-    lease_id: int,
-    at: float,
-    reason: str,
-    request_values: Mapping[str, Any],
-    kind: str = "released",
-) -> bool:
-    found = session.execute(
-        select(
-            LeaseRow.request_id,
-            LeaseRow.run_id,
-            LeaseRow.team,
-            LeaseRow.pool,
-            LeaseRow.gpus,
-            LeaseRow.started_at,
-        ).where(LeaseRow.id == lease_id)
-    ).one_or_none()
-    if found is None:
-        return False
-    # Clocks of two machines differ; a lease does not end before it began.
-    at = max(at, found.started_at)
-    ended = changed(
-        session,
-        _if_open(lease_id).values(released_at=at, release_reason=reason, void=kind == "requeued"),
-    )
-    if not ended:
-        return False
-    session.execute(
-        update(RequestRow)
-        .where(RequestRow.id == found.request_id)
-        .values(request_values)
-        .execution_options(synchronize_session=False)
-    )
-    events.append(
-        session,
-        kind,
-        at,
-        run_id=found.run_id,
-        team=found.team,
-        pool=found.pool,
-        data={
-            "lease": lease_id,
-            "request": found.request_id,
-            "gpus": found.gpus,
-            "held": at - found.started_at,
-            "reason": reason,
-        },
-    )
-    return True
-
-
-def _if_open(lease_id: int) -> Update:
-    """A change to a lease that holds only while nobody has released it."""
-    return (
-        update(LeaseRow)
-        .where(LeaseRow.id == lease_id, LeaseRow.released_at.is_(None))
-        .execution_options(synchronize_session=False)
-    )
 
 
 def _records() -> Select[Any]:

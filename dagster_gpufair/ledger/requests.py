@@ -1,33 +1,34 @@
 """Requests: what runs ask for, from their submission to their end.
 
-``queued → granted → released``, or ``queued → cancelled``, or ``refused``. Grants and releases are
-in `leases`.
+Here they are read, and noted what keeps them waiting and what their pages say; `lifecycle` has what
+happens to them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from sqlalchemy import Select, Update, func, select, update
+from sqlalchemy import Select, Update, select, update
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import events
 from dagster_gpufair.ledger.columns import storable_text
-from dagster_gpufair.ledger.statements import changed, chunks, insert_into
+from dagster_gpufair.ledger.statements import begins_with, changed, chunks
 from dagster_gpufair.ledger.tables import RequestRow
-from dagster_gpufair.scheduling.model import Request
+from dagster_gpufair.scheduling.model import Promise, Request
 
 RequestState = Literal["queued", "granted", "released", "cancelled", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """A request as the ledger knows it.
+    """A request as the ledger knows it: of a run, or of one attempt of a step.
 
-    GPU amounts in thousandths, times in seconds since the epoch, ``max_duration`` in seconds.
+    ``id`` is the id of the run that it was submitted for, and stays the same when another run goes on
+    with what was preempted; ``run_id`` is the one it is for now. GPU amounts in thousandths, times in seconds
+    since the epoch, ``max_duration`` in seconds.
     ``blocked_…`` is what keeps it from starting besides the decision, ``told_…`` what the run's
     page was last made to say.
     """
@@ -39,6 +40,8 @@ class RequestRecord:
     pools: tuple[str, ...]
     gpus: int
     submitted_at: float
+    step_key: str = ""
+    attempt: int = 1
     job_name: str = ""
     location: str | None = None
     project: str | None = None
@@ -56,7 +59,6 @@ class RequestRecord:
     blocked_message: str | None = None
     told_state: str | None = None
     told_reason: str | None = None
-    told_at: float | None = None
     finished_at: float | None = None
     refusal_code: str | None = None
     refusal_message: str | None = None
@@ -94,8 +96,8 @@ class RequestRecord:
             policy_version=policy_version,
         )
 
-    def to_request(self) -> Request:
-        """As the decision sees it."""
+    def to_request(self, promised: Promise | None = None) -> Request:
+        """As the decision sees it, with what is promised to it."""
         return Request(
             id=self.id,
             team=self.team,
@@ -112,44 +114,11 @@ class RequestRecord:
             preempted=self.preempted,
             cpus=self.cpus,
             memory_gib=self.memory_gib,
+            promised=promised,
         )
 
 
 _COLUMNS = tuple(getattr(RequestRow, field.name) for field in fields(RequestRecord))
-
-
-def add(session: Session, request: RequestRecord) -> bool:
-    """Record a submitted request as queued.
-
-    Returns:
-        Whether it is new; one that is known already, in whatever state, stays as it is.
-    """
-    if not _insert(session, replace(request, state="queued")):
-        return False
-    _tell(session, "submitted", request, request.submitted_at, _asked(request))
-    return True
-
-
-def refuse(session: Session, request: RequestRecord, code: str, message: str, at: float) -> bool:
-    """Record that a request can never start: at its submission, or while it waits.
-
-    Returns:
-        Whether it was refused now; one that has been refused, granted or ended before stays so.
-    """
-    refusal: dict[str, Any] = {
-        "state": "refused",
-        "finished_at": at,
-        "refusal_code": code,
-        "refusal_message": message,
-    }
-    if not (
-        _insert(session, replace(request, **refusal))
-        or changed(session, _queued([request.id]).values(refusal))
-    ):
-        return False
-    data = {**_asked(request), "code": code, "message": message}
-    _tell(session, "refused", request, at, data)
-    return True
 
 
 def open_requests(session: Session) -> Sequence[RequestRecord]:
@@ -176,31 +145,11 @@ def find(session: Session, prefix: str, limit: int = 20) -> Sequence[RequestReco
     """The requests whose id begins exactly so, newest first. Any character means itself."""
     query = (
         select(*_COLUMNS)
-        .where(func.substr(RequestRow.id, 1, len(prefix)) == storable_text(prefix))
+        .where(begins_with(session, RequestRow.id, storable_text(prefix)))
         .order_by(RequestRow.submitted_at.desc(), RequestRow.id)
         .limit(limit)
     )
     return _read(session, query)
-
-
-def cancel(session: Session, ids: Iterable[str], at: float, why: str) -> Sequence[str]:
-    """End requests that wait, whose runs were cancelled or are gone.
-
-    Returns:
-        The ids of those that waited; the others stay as they are.
-    """
-    cancelled: list[str] = []
-    for piece in chunks(ids):
-        queued = _read(
-            session,
-            select(*_COLUMNS).where(RequestRow.id.in_(piece), RequestRow.state == "queued"),
-        )
-        waited = [request.id for request in queued]
-        session.execute(_queued(waited).values(state="cancelled", finished_at=at))
-        for request in queued:
-            _tell(session, "cancelled", request, at, {"why": why})
-        cancelled += waited
-    return cancelled
 
 
 def block(session: Session, blocked: Mapping[str, tuple[str, str]]) -> int:
@@ -242,19 +191,41 @@ def unblock(session: Session, ids: Iterable[str]) -> int:
     )
 
 
-def told(session: Session, id_: str, state: str, reason: str | None, at: float) -> None:
-    """Note what the run's page says now."""
+def untold(session: Session, limit: int) -> Sequence[RequestRecord]:
+    """Requests that are over and whose pages say something else, the newest ends first."""
+    query = (
+        select(*_COLUMNS)
+        .where(
+            RequestRow.told_state.is_not(None),
+            RequestRow.told_state != RequestRow.state,
+            RequestRow.finished_at.is_not(None),
+        )
+        .order_by(RequestRow.finished_at.desc())
+        .limit(limit)
+    )
+    return _read(session, query)
+
+
+def told(session: Session, run_id: str, state: str, reason: str | None) -> None:
+    """Note what a run's page says now."""
     session.execute(
         update(RequestRow)
-        .where(RequestRow.id == id_)
-        .values(told_state=state, told_reason=reason, told_at=at)
+        .where(RequestRow.run_id == run_id)
+        .values(told_state=state, told_reason=reason)
         .execution_options(synchronize_session=False)
     )
 
 
-def _insert(session: Session, request: RequestRecord) -> bool:
-    new = insert_into(session, RequestRow).values(asdict(request))
-    return changed(session, new.on_conflict_do_nothing()) == 1
+def by_runs(session: Session, run_ids: Iterable[str]) -> Mapping[str, RequestRecord]:
+    """The requests of whole runs that are known, by the id of the run."""
+    return {
+        request.run_id: request
+        for piece in chunks(run_ids)
+        for request in _read(
+            session,
+            select(*_COLUMNS).where(RequestRow.run_id.in_(piece), RequestRow.step_key == ""),
+        )
+    }
 
 
 def _queued(ids: Collection[str]) -> Update:
@@ -262,26 +233,6 @@ def _queued(ids: Collection[str]) -> Update:
         update(RequestRow)
         .where(RequestRow.id.in_(ids), RequestRow.state == "queued")
         .execution_options(synchronize_session=False)
-    )
-
-
-def _asked(request: RequestRecord) -> dict[str, Any]:
-    """What a replay needs to know of it, besides its id."""
-    said = asdict(request.to_request())
-    return {key: value for key, value in said.items() if key != "id" and value is not None}
-
-
-def _tell(
-    session: Session, kind: str, request: RequestRecord, at: float, data: Mapping[str, Any]
-) -> None:
-    events.append(
-        session,
-        kind,
-        at,
-        run_id=request.run_id,
-        team=request.team,
-        pool=request.pools[0] if len(request.pools) == 1 else None,
-        data={"request": request.id, **data},
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger import events, requests, status
+from dagster_gpufair.ledger.events import EventKind
 from dagster_gpufair.ledger.leases import recorded
 from dagster_gpufair.scheduling.model import Reservation
 
@@ -50,7 +51,7 @@ def record(session: Session, rows: Sequence[Row], new: Sequence[Row], at: float)
     lost = [row for row in current(session) if _key(row) not in holding]
     known = requests.by_ids(session, [row["request"] for row in (*new, *lost)])
 
-    def append(kind: str, row: Row, data: Row) -> None:
+    def append(kind: EventKind, row: Row, data: Row) -> None:
         request = known.get(row["request"])
         run_id = request.run_id if request else None
         events.append(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import CursorResult, Delete, Insert, Update
+from sqlalchemy import ColumnElement, CursorResult, Delete, Insert, Update, and_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -28,6 +28,14 @@ def insert_into(session: Session, table: type[Base]) -> sqlite.Insert | postgres
 def changed(session: Session, statement: Insert | Update | Delete) -> int:
     """Execute it, and say how many rows it touched."""
     return cast("CursorResult[Any]", session.execute(statement)).rowcount
+
+
+def begins_with(session: Session, column: Any, prefix: str) -> ColumnElement[bool]:
+    """Whether a name begins exactly so, found in an index whatever the database's collation is."""
+    end = f"{prefix}\U0010ffff"
+    if session.get_bind().dialect.name == "postgresql":
+        return and_(column.op("~>=~")(prefix), column.op("~<~")(end))
+    return and_(column >= prefix, column < end)
 
 
 def chunks(ids: Iterable[T], most: int = _MOST_IDS) -> Iterator[Sequence[T]]:

@@ -51,10 +51,24 @@ class PolicyVersionRow(Base):
 
 
 class RequestRow(Base):
-    """What a run asks for. ``id`` is the run's."""
+    """What a run, or one attempt of a step, asks for.
+
+    ``id`` stays the same for its whole life, ``run_id`` does not: what was preempted goes on in another
+    run where it cannot go on in the same. ``step_key`` is empty for a whole run.
+    """
 
     __tablename__ = "gpufair_requests"
     __table_args__ = (
+        Index("ix_gpufair_requests_holder", "run_id", "step_key", "attempt", unique=True),
+        # A run id's beginning, whatever the collation of the database.
+        Index("ix_gpufair_requests_prefix", "id", postgresql_ops={"id": "text_pattern_ops"}),
+        # What nobody has been told of yet: a handful, found without reading the history.
+        Index(
+            "ix_gpufair_requests_untold",
+            "finished_at",
+            sqlite_where=text("told_state IS NOT NULL AND told_state <> state"),
+            postgresql_where=text("told_state IS NOT NULL AND told_state <> state"),
+        ),
         # How long a job has lasted of late, without reading its history.
         Index(
             "ix_gpufair_requests_released",
@@ -67,8 +81,10 @@ class RequestRow(Base):
     )
 
     id: Mapped[Indexed] = mapped_column(primary_key=True)
-    run_id: Mapped[Indexed] = mapped_column(index=True)
-    team: Mapped[Indexed] = mapped_column(index=True)
+    run_id: Mapped[Indexed]
+    step_key: Mapped[Indexed] = mapped_column(server_default=text("''"))
+    attempt: Mapped[int] = mapped_column(server_default="1")
+    team: Mapped[Indexed]
     tier: Mapped[str]
     pools: Mapped[tuple[str, ...]]
     gpus: Mapped[int]
@@ -90,7 +106,6 @@ class RequestRow(Base):
     blocked_message: Mapped[str | None]
     told_state: Mapped[str | None]
     told_reason: Mapped[str | None]
-    told_at: Mapped[float | None]
     finished_at: Mapped[float | None]
     refusal_code: Mapped[str | None]
     refusal_message: Mapped[str | None]
@@ -99,8 +114,9 @@ class RequestRow(Base):
 class LeaseRow(Base):
     """GPUs held for a request. Open until ``released_at`` is set, which happens once.
 
-    ``ungated`` leases were not granted: their run was found running. ``void`` ones never led to a
-    run.
+    ``started_at`` is when the GPUs were given, ``began_at`` when the work on them began: bounds count
+    from there. ``state`` is one of `lifecycle`'s; ``ungated`` leases were not granted: their run was
+    found running.
     """
 
     __tablename__ = "gpufair_leases"
@@ -115,12 +131,17 @@ class LeaseRow(Base):
         ),
         # The newest start of a source, without reading its history.
         Index(None, "team", "source", "started_at"),
+        # What was held between two moments, and what is old enough to be pruned.
+        Index(None, "released_at"),
         {"sqlite_autoincrement": True},
     )
 
     id: Mapped[int] = mapped_column(Serial, primary_key=True)
     request_id: Mapped[Indexed] = mapped_column(ForeignKey("gpufair_requests.id"), index=True)
     run_id: Mapped[Indexed] = mapped_column(index=True)
+    step_key: Mapped[Indexed] = mapped_column(server_default=text("''"))
+    attempt: Mapped[int] = mapped_column(server_default="1")
+    state: Mapped[str] = mapped_column(server_default="released")
     team: Mapped[Indexed]
     project: Mapped[Indexed | None]
     tier: Mapped[str]
@@ -129,23 +150,79 @@ class LeaseRow(Base):
     pool: Mapped[Indexed]
     gpus: Mapped[int]
     nodes: Mapped[dict[str, Any]]
+    devices: Mapped[dict[str, Any] | None] = mapped_column(Data(none_as_null=True))
+    """By node, the devices that are bound; None where they are not known."""
     started_at: Mapped[float]
+    began_at: Mapped[float | None]
     max_duration: Mapped[float | None]
     class_: Mapped[str | None] = mapped_column("class")
     policy_version: Mapped[int | None]
     ungated: Mapped[bool]
-    void: Mapped[bool]
     launch_epoch: Mapped[int | None]
+    launch_host: Mapped[str | None]
+    """Where the launch was made from: process ids mean something there."""
+    claimed_at: Mapped[float | None]
+    launched_at: Mapped[float | None]
+    """When the launcher had taken it; None while the launch is not settled."""
     warned_at: Mapped[float | None]
+    checkpointed_at: Mapped[float | None]
+    term_from: Mapped[float | None]
+    notice_until: Mapped[float | None]
+    notice_for: Mapped[str | None]
+    notice_rule: Mapped[str | None]
+    stop_asked_at: Mapped[float | None]
+    stop_why: Mapped[str | None]
+    stop_tries: Mapped[int] = mapped_column(server_default="0")
+    over_at: Mapped[float | None]
+    """When its run was over by Dagster's word, while its processes are still there."""
     released_at: Mapped[float | None]
     release_reason: Mapped[str | None]
+
+
+class PromiseRow(Base):
+    """GPUs kept for a request while its victims leave."""
+
+    __tablename__ = "gpufair_promises"
+
+    request_id: Mapped[Indexed] = mapped_column(ForeignKey("gpufair_requests.id"), primary_key=True)
+    pool: Mapped[Indexed]
+    gpus: Mapped[int]
+    nodes: Mapped[dict[str, Any]]
+    made_at: Mapped[float]
+    policy_version: Mapped[int | None]
+
+
+class ApprovalRow(Base):
+    """An action that awaits a person: proposed once, decided once, or withdrawn."""
+
+    __tablename__ = "gpufair_approvals"
+    __table_args__ = (
+        Index(
+            "ix_gpufair_approvals_open",
+            "request_id",
+            unique=True,
+            sqlite_where=text("state = 'proposed'"),
+            postgresql_where=text("state = 'proposed'"),
+        ),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    action: Mapped[str]
+    request_id: Mapped[Indexed] = mapped_column(ForeignKey("gpufair_requests.id"))
+    data: Mapped[dict[str, Any]]
+    state: Mapped[str]
+    proposed_at: Mapped[float]
+    decided_at: Mapped[float | None]
+    decided_by: Mapped[str | None]
+    reason: Mapped[str | None]
 
 
 class EventRow(Base):
     """Something that happened. Only ever added to; ids rise in the order of commits."""
 
     __tablename__ = "gpufair_events"
-    __table_args__ = {"sqlite_autoincrement": True}
+    __table_args__ = (Index(None, "at"), {"sqlite_autoincrement": True})
 
     id: Mapped[int] = mapped_column(Serial, primary_key=True)
     at: Mapped[float]
@@ -190,6 +267,8 @@ class WriterRow(Base):
     holder: Mapped[dict[str, Any] | None] = mapped_column(Data(none_as_null=True))
     epoch: Mapped[int]
     expires_at: Mapped[float]
+    clock: Mapped[str] = mapped_column(server_default=text("''"))
+    """Whose time ``expires_at`` is in: the database's, or that since a boot of this machine."""
 
 
 class StatusRow(Base):

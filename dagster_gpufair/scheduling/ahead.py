@@ -95,5 +95,5 @@ class Ahead:
             or not preemption.by_itself
             or (tier is not None and tier.preemptible == "never")
             or not snapshot.running.lent_to_the_end(lease).from_others
-            or lease.started + preemption.min_runtime + preemption.grace > window.start
+            or lease.works_from + preemption.min_runtime + preemption.grace > window.start
         )

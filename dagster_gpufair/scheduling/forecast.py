@@ -38,7 +38,7 @@ def forecast(
     def ends(lease: Lease) -> float | None:
         usual = usual_ends.get(lease.id)
         if usual is None and lease.id in usual_lengths:
-            usual = lease.started + usual_lengths[lease.id]
+            usual = lease.works_from + usual_lengths[lease.id]
         if usual is None:
             return lease.ends
         return usual if lease.ends is None else min(usual, lease.ends)

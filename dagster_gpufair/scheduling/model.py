@@ -122,8 +122,9 @@ class Request:
 class Lease:
     """GPUs granted to a request, on the nodes named (none in a pool without nodes).
 
-    ``checkpointed`` is when its work was last saved, ``notice_until`` when it has to be gone if it was
-    given notice and ``notice_for`` the request that this was for, ``term_from`` when its borrowing time
+    ``began`` is when the work on them began, where that is later than ``started``: a container may take
+    its time. ``checkpointed`` is when its work was last saved, ``notice_until`` when it has to be gone if it
+    was given notice and ``notice_for`` the request that this was for, ``term_from`` when its borrowing time
     began anew, if it did since the start.
     """
 
@@ -144,19 +145,29 @@ class Lease:
     notice_until: float | None = None
     notice_for: str | None = None
     term_from: float | None = None
+    began: float | None = None
+
+    @property
+    def works_from(self) -> float:
+        """When its work began: from there its bound and its least time are counted."""
+        return self.started if self.began is None else max(self.started, self.began)
 
     @property
     def ends(self) -> float | None:
         """When it is over at the latest, if that is bounded: by its duration, or by a notice."""
         if self.max_duration is None:
             return self.notice_until
-        end = self.started + self.max_duration
+        end = self.works_from + self.max_duration
         return end if self.notice_until is None else min(end, self.notice_until)
 
     @property
     def since_saved(self) -> float:
         """Since when its work would be lost if it were stopped."""
-        return self.started if self.checkpointed is None else max(self.started, self.checkpointed)
+        return (
+            self.works_from
+            if self.checkpointed is None
+            else max(self.works_from, self.checkpointed)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class Preemption:
         lent = self._snapshot.running.lent_to_the_end(lease)
         if self.rule(asker, lease, lent) not in ("reclaim", "priority", "urgent"):
             return ends
-        stopped = max(self._snapshot.now, lease.started + self.min_runtime) + self.grace
+        stopped = max(self._snapshot.now, lease.works_from + self.min_runtime) + self.grace
         return stopped if ends is None else min(ends, stopped)
 
     def term_is_over(self, lease: Lease) -> bool:
@@ -150,7 +150,7 @@ class Preemption:
     def _is_protected(self, lease: Lease) -> bool:
         return (
             self._snapshot.room(lease.pool).is_leaving(lease)
-            or self._snapshot.now - lease.started < self.min_runtime
+            or self._snapshot.now - lease.works_from < self.min_runtime
             or self._snapshot.is_spoken_for(lease)
         )
 

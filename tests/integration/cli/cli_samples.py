@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from dagster_gpufair.gate.gpu_queue import judged
+
 from dagster_gpufair.cli.tables import clock
 from dagster_gpufair.engine.as_off import as_off
-from dagster_gpufair.gate.gpu_queue import judged
-from dagster_gpufair.ledger import leases, nodes, policies, requests, reservations, status
+from dagster_gpufair.ledger import leases, lifecycle, nodes, policies, reservations, status
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.ledger.state import state_of
@@ -101,7 +102,7 @@ class Filling:
         """They wait."""
         with self.ledger.writing() as session:
             for ask in asks:
-                requests.add(session, ask)
+                lifecycle.submit(session, ask)
 
     def decide(self, ago: float = 0.0) -> Sequence[str]:
         """A pass of the daemon so many minutes ago: what it granted."""
@@ -110,7 +111,7 @@ class Filling:
         with self.ledger.writing() as session:
             decided = plan(policy, state_of(session, policy, at), at)
             for start in decided.starts:
-                leases.grant(
+                lifecycle.grant(
                     session,
                     start.request.id,
                     pool=start.pool,
@@ -161,4 +162,4 @@ class Filling:
         """A run gives its GPUs back."""
         with self.ledger.writing() as session:
             lease = leases.of_run(session, run_id(number))[-1]
-            leases.release(session, lease.id, minutes(ago), reason)
+            lifecycle.release(session, lease.id, minutes(ago), reason)

@@ -12,7 +12,7 @@ from click.testing import Result
 from dagster import DagsterInstance, DagsterRunStatus, job, op
 
 from dagster_gpufair.cli.tables import clock
-from dagster_gpufair.ledger import leases, requests, usage
+from dagster_gpufair.ledger import leases, lifecycle, requests, usage
 from dagster_gpufair.scheduling.model import Account, Class
 
 Gpufair = Callable[..., Result]
@@ -275,7 +275,7 @@ def test_it_was_put_back_and_granted_again(queue: Filling, gpufair: Gpufair) -> 
     queue.run(asked(1, 8, ago=9), ago=9)
     with queue.ledger.writing() as session:
         (lease,) = leases.open_leases(session)
-        leases.requeue(session, lease.id, minutes(8), "code location is away")
+        lifecycle.recall(session, lease.id, minutes(8), "code location is away")
     queue.decide(ago=7)
     said = gpufair("explain", "00000001").stdout
     assert said.splitlines()[1].startswith(f"submitted {time_of_day(9)}:")
@@ -286,7 +286,7 @@ def test_it_was_put_back_and_granted_again(queue: Filling, gpufair: Gpufair) -> 
 def test_it_was_granted_without_a_record_of_why(queue: Filling, gpufair: Gpufair) -> None:
     queue.submit(asked(1, 8))
     with queue.ledger.writing() as session:
-        leases.grant(
+        lifecycle.grant(
             session,
             run_id(1),
             pool="h100",
@@ -304,7 +304,7 @@ def test_it_was_granted_without_a_record_of_why(queue: Filling, gpufair: Gpufair
 
 def test_it_runs_without_a_grant(queue: Filling, gpufair: Gpufair) -> None:
     with queue.ledger.writing() as session:
-        leases.ungated(session, asked(1, 2, team="vision"), "h100", {}, time.time())
+        lifecycle.find(session, asked(1, 2, team="vision"), "h100", {}, time.time())
     said = gpufair("explain", "00000001").stdout
     assert "Uses 2 × h100 since " in said
     assert "It was not granted: this queue did not start it." in said
@@ -331,7 +331,7 @@ def test_it_was_short(queue: Filling, gpufair: Gpufair) -> None:
 def test_it_was_refused(queue: Filling, gpufair: Gpufair) -> None:
     why = "team 'vison' is not in the policy (known: nlp; did you mean 'vision'?). Set the tag."
     with queue.ledger.writing() as session:
-        requests.refuse(session, asked(1, 0, team="vison"), "unknown_team", why, time.time())
+        lifecycle.refuse(session, asked(1, 0, team="vison"), "unknown_team", why, time.time())
     said = gpufair("explain", "00000001").stdout
     assert f": unknown_team\nT{why[1:]}\n" in said
     assert "launch it again; `gpufair policy show` says what the policy allows." in said
@@ -344,7 +344,7 @@ def test_it_was_refused_before_all_was_known(queue: Filling, gpufair: Gpufair) -
     teams = asked(2, 0, team="vision", tier="", job_name="")
     with queue.ledger.writing() as session:
         for ask in (bare, teams):
-            requests.refuse(session, ask, "invalid_request", "gpufair/gpus is 'x'", time.time())
+            lifecycle.refuse(session, ask, "invalid_request", "gpufair/gpus is 'x'", time.time())
     said = gpufair("explain", "00000001").stdout
     assert said.startswith(f"{run_id(1)} · train\n")
     assert "\ngpufair/gpus is 'x'.\n" in said
@@ -354,7 +354,7 @@ def test_it_was_refused_before_all_was_known(queue: Filling, gpufair: Gpufair) -
 def test_it_was_cancelled(queue: Filling, gpufair: Gpufair) -> None:
     queue.submit(asked(1, 8, ago=30))
     with queue.ledger.writing() as session:
-        requests.cancel(session, [run_id(1)], minutes(10), "canceled")
+        lifecycle.cancel(session, [run_id(1)], minutes(10), "canceled")
     said = gpufair("explain", "00000001").stdout
     assert f"Cancelled at {time_of_day(10)}, after waiting 20m: the run is canceled." in said
     cancelled = json.loads(gpufair("explain", "00000001", "--json").stdout)["cancelled"]

@@ -10,7 +10,7 @@ import pytest
 from cli_samples import WITH_A_PROJECT, Filling, asked, run_id, time_of_day
 from click.testing import Result
 
-from dagster_gpufair.ledger import leases, requests, status
+from dagster_gpufair.ledger import lifecycle, requests, status
 from dagster_gpufair.ledger.status import POLICY_FILE
 
 Gpufair = Callable[..., Result]
@@ -144,7 +144,7 @@ def test_a_broken_policy_file(queue: Filling, gpufair: Gpufair) -> None:
 
 def test_use_without_a_grant(queue: Filling, gpufair: Gpufair) -> None:
     with queue.ledger.writing() as session:
-        leases.ungated(session, asked(7, 2, team="vision"), "h100", {}, time.time())
+        lifecycle.find(session, asked(7, 2, team="vision"), "h100", {}, time.time())
     said = gpufair("queue").stdout
     assert f"Run {run_id(7)} of team vision uses 2 × h100 without a grant since " in said
     (ungated,) = json.loads(gpufair("queue", "--json").stdout)["ungated"]
@@ -246,7 +246,7 @@ def test_no_text_acts_on_the_terminal(queue: Filling, gpufair: Gpufair, hostile:
     )
     with queue.ledger.writing() as session:
         requests.block(session, {run_id(1): ("environment", hostile)})
-        leases.ungated(session, asked(3, 1, team=hostile), "h100", {}, time.time())
+        lifecycle.find(session, asked(3, 1, team=hostile), "h100", {}, time.time())
     results = [
         gpufair("queue"),
         gpufair("pools"),

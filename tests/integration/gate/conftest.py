@@ -8,17 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gate_stage import Stage, stage_at
+from gate_stage import Stage, moved_turn_clock, stage_at
 from sqlalchemy import URL
+
+from dagster_gpufair.ledger import writer
 
 OpenStage = Callable[..., Stage]
 
 
 @pytest.fixture(autouse=True)
-def passes_see_their_launches_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow this machine is, a launch counts as hanging only where a test says so."""
-    monkeypatch.setattr("dagster_gpufair.gate.daemon.LAUNCH_PATIENCE", 60.0)
-    monkeypatch.setattr("dagster_gpufair.engine.lanes.HANGS_AFTER", 60.0)
+def passes_see_their_launches_through() -> Iterator[None]:
+    """However slow this machine is, a launch counts as hanging only where a test says so.
+
+    And turns last as long as a test's passes say, which are made at moments of its own.
+    """
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr("dagster_gpufair.gate.daemon.LAUNCH_PATIENCE", 60.0)
+        patching.setattr("dagster_gpufair.engine.lanes.HANGS_AFTER", 60.0)
+        patching.setattr(writer, "turn_clock", moved_turn_clock(writer.turn_clock))
+        yield
 
 
 @pytest.fixture

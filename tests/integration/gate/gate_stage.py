@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import textwrap
+import threading
 import time
 import traceback
 from collections import Counter
@@ -38,13 +39,14 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
 )
 
 from dagster_gpufair.gate.daemon import GpuFairQueueDaemon
-from dagster_gpufair.ledger import audit, events, leases, requests, status
+from dagster_gpufair.ledger import audit, events, leases, requests, status, writer
 from dagster_gpufair.ledger.connect import Ledger, ledger_of
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 
 OURS = {"module": "dagster_gpufair", "class": "GpuFairRunCoordinator"}
 LOGGERS = ("dagster.daemon.GpuFairQueueDaemon", "dagster.run_coordinator.queued_run_coordinator")
+LAUNCH = ("claimed", "launched", "started")
 SECTIONS = ("concurrency", "run_retries", "run_coordinator")
 POLICY = """
 pools: {a100: {nodes: {n1: 8}}, t4: {gpus: 4}}
@@ -201,9 +203,15 @@ class Stage:
 
     def pass_(self, daemon: Any = None, at: float | None = None) -> None:
         """One iteration of the queue daemon, in which nothing goes wrong."""
-        iteration = (daemon or self.daemon).run_iteration(self.context, at or self.at)
-        errors = list(filter(None, iteration))
-        assert errors == []
+        assert self._iterate(daemon or self.daemon, at or self.at) == []
+
+    def _iterate(self, daemon: Any, at: float | None) -> list[Any]:
+        """One iteration, and all that it has said on runs' pages; the errors of it."""
+        with turns_at(at):
+            errors = list(filter(None, daemon.run_iteration(self.context, at)))
+        if daemon._gate is not None:
+            assert daemon._gate.teller.finish(timeout=60)
+        return errors
 
     def pass_until(self, condition: Callable[[], bool]) -> None:
         """One iteration after the other, as the daemon makes them, until something is so."""
@@ -217,9 +225,10 @@ class Stage:
         """One iteration in which something goes wrong: what Dagster's loop would show of it."""
         errors = []
         try:
-            for error in (daemon or self.daemon).run_iteration(self.context, at or self.at):
-                if error is not None:
-                    errors.append(error.message)
+            with turns_at(at or self.at):
+                for error in (daemon or self.daemon).run_iteration(self.context, at or self.at):
+                    if error is not None:
+                        errors.append(error.message)
         except Exception as error:  # noqa: BLE001 -- so does the loop around every Dagster daemon
             errors.append(str(error))
         return errors
@@ -243,6 +252,12 @@ class Stage:
         return {
             run.run_id: run.status.value for run in self.instance.get_runs() if not run.is_finished
         }
+
+    def began(self, run_id: str) -> float:
+        """When a run's worker began, by Dagster's record."""
+        record = self.instance.get_run_record_by_id(run_id)
+        assert record is not None and record.start_time is not None
+        return record.start_time
 
     def tags(self, run_id: str) -> dict[str, str]:
         """Our tags on a run, by their short names."""
@@ -273,7 +288,11 @@ class Stage:
             return leases.of_run(session, run_id)
 
     def history(self, run_id: str) -> list[str]:
-        """The kinds of what the ledger says has happened to a run, in order."""
+        """What the ledger says has happened to a run, in order, but for the steps of its launch."""
+        return [kind for kind in self.whole_history(run_id) if kind not in LAUNCH]
+
+    def whole_history(self, run_id: str) -> list[str]:
+        """The kinds of all that the ledger says has happened to a run, in order."""
         with self.ledger.reading() as session:
             return [event.kind for event in events.of_run(session, run_id)]
 
@@ -298,6 +317,32 @@ class Stage:
         assert twice == []
         assert self.holders() <= self.unfinished().keys()
         assert self.violations() == []
+
+
+_offset = threading.local()
+_newest = [0.0]
+"""The offset of the newest pass: for threads that are not a pass."""
+
+
+@contextmanager
+def turns_at(at: float | None) -> Iterator[None]:
+    """The clock that turns are measured by is where a pass's time of day is."""
+    before = getattr(_offset, "seconds", 0.0)
+    _offset.seconds = _newest[0] = 0.0 if at is None else at - time.time()
+    try:
+        yield
+    finally:
+        _offset.seconds = before
+
+
+def moved_turn_clock(usual: Callable[[Any], writer.Clock]) -> Callable[[Any], writer.Clock]:
+    """The clock of turns, moved as `turns_at` says."""
+
+    def turn_clock(session: Any) -> writer.Clock:
+        clock = usual(session)
+        return writer.Clock(clock.now + getattr(_offset, "seconds", _newest[0]), clock.whose)
+
+    return turn_clock
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 from dagster import DagsterInstance
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.launcher import LaunchRunContext, RunLauncher
+from dagster._grpc.client import DagsterGrpcClient
 from dagster._serdes import ConfigurableClass, ConfigurableClassData
 
 
@@ -26,6 +27,8 @@ class StageLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
         self.terminated: list[str] = []
         self.unreachable: set[str] = set()
         """Code locations that cannot be reached."""
+        self.timing_out: set[str] = set()
+        """Jobs whose launch is not answered in time, whether it happens or not."""
         self.broken: set[str] = set()
         """Jobs whose launch fails."""
         self.hanging: dict[str, threading.Event] = {}
@@ -65,7 +68,10 @@ class StageLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
             self._changed.notify_all()
         origin = run.remote_job_origin
         if origin is not None and origin.location_name in self.unreachable:
-            raise DagsterUserCodeUnreachableError("connection refused")
+            # Nothing listens there, as where a code server is down.
+            DagsterGrpcClient(host="127.0.0.1", port=1).ping("")
+        if run.job_name in self.timing_out:
+            raise DagsterUserCodeUnreachableError("User code server request timed out")
         if run.job_name in self.broken:
             raise RuntimeError("image not found")
         if run.job_name in self.hanging:

@@ -8,42 +8,31 @@ import pytest
 from gate_stage import Stage
 
 from dagster_gpufair.engine.book import Book
-from dagster_gpufair.gate import daemon as daemon_module
+from dagster_gpufair.gate import gate as gate_module
 from dagster_gpufair.gate import launching
-from dagster_gpufair.ledger import leases
+from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.connect import LedgerUnavailable
 
 
 def test_a_run_that_was_marked_and_not_launched_is_queued_again_and_launched(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database goes away after the mark; to take it back fails as well, at first."""
+    """The database goes away after the mark, and the launch is not taken on: its transaction is undone."""
     gpu = stage.submit(team="red", pool="a100", gpus=8)
-    mark_starting, settle = launching.mark_starting, daemon_module.settle
-    failures = ["in the launch", "in the next pass"]
+    mark_starting = launching.mark_starting
 
     def mark_and_break_off(*args: Any) -> None:
         monkeypatch.setattr(launching, "mark_starting", mark_starting)
         mark_starting(*args)
         raise LedgerUnavailable("gone")
 
-    def fail_at_first(*args: Any) -> bool:
-        if failures:
-            raise LedgerUnavailable(failures.pop(0))
-        return settle(*args)
-
     monkeypatch.setattr(launching, "mark_starting", mark_and_break_off)
-    monkeypatch.setattr(daemon_module, "settle", fail_at_first)
-
     stage.pass_()
-    assert stage.status(gpu) == "STARTING"
     assert stage.launched == []
-    (error,) = stage.troubled_pass()
-    assert "in the next pass" in error
     stage.pass_()
 
     assert stage.launched == [gpu]
-    assert stage.history(gpu) == ["submitted", "granted", "requeued", "granted"]
+    assert stage.history(gpu) == ["submitted", "granted", "recalled", "granted"]
     stage.finish_all()
     stage.assert_nothing_lost()
 
@@ -76,17 +65,15 @@ def test_a_launch_that_was_taken_on_and_never_made_is_made(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = stage.submit(team="red", pool="a100", gpus=8)
-    usual = daemon_module.launch_granted
+    usual = gate_module.launch_granted
 
-    def taken_on(
-        instance: Any, context: Any, ledger: Any, lease: Any, epoch: int, word: Any
-    ) -> Any:
+    def taken_on(instance: Any, context: Any, turn: Any, epoch: int, lease: Any, word: Any) -> Any:
         monkeypatch.undo()
-        with ledger.writing() as session:
-            assert leases.claim_launch(session, lease.id, epoch)
-        return usual(instance, context, ledger, lease, epoch, word)
+        with turn.writing() as session:
+            assert lifecycle.claim(session, lease.id, epoch, turn.host, 1000.0)
+        return usual(instance, context, turn, epoch, lease, word)
 
-    monkeypatch.setattr(daemon_module, "launch_granted", taken_on)
+    monkeypatch.setattr(gate_module, "launch_granted", taken_on)
     stage.pass_()
     assert stage.launched == []
     stage.pass_()

@@ -54,17 +54,17 @@ def test_a_run_that_ends_before_the_daemon_has_seen_it(
 def test_a_run_that_ends_between_its_grant_and_its_launch(
     stage: Stage, end: Callable[[Stage, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dagster_gpufair.gate import daemon
+    from dagster_gpufair.gate import gate
 
     first, second = queue_two(stage)
-    launch_granted = daemon.launch_granted
+    launch_granted = gate.launch_granted
 
     def too_late(*args: Any) -> Any:
         end(stage, first)
         return launch_granted(*args)
 
     with monkeypatch.context() as ending:
-        ending.setattr(daemon, "launch_granted", too_late)
+        ending.setattr(gate, "launch_granted", too_late)
         stage.pass_()
     assert stage.launched == []
     stage.pass_()
@@ -171,30 +171,48 @@ def _context(stage: Stage, run: Any) -> Any:
 
 
 def test_a_run_is_told_before_its_max_duration_and_stopped_at_it(stage: Stage) -> None:
+    """Its time counts from when its worker began, however long the GPUs were waiting for that."""
     now = time.time()
     run_id = stage.submit(team="red", pool="a100", gpus=4, max_duration="1h")
     free = stage.submit(team="red", pool="a100", gpus=4)
-    stage.pass_(at=now)
+    stage.pass_(at=now - 1800)
+    stage.pass_(at=now - 1)
     stage.start(run_id)
+    began = stage.began(run_id)
 
-    stage.pass_(at=now + 3299)
+    stage.pass_(at=began + 3299)
     assert "Save what it has" not in stage.events(run_id)
     for seconds in (3301, 3302, 3599):
-        stage.pass_(at=now + seconds)
+        stage.pass_(at=began + seconds)
         assert stage.events(run_id).count("Save what it has") == 1
     assert stage.tags(run_id)["reason"].startswith("ends at ")
     assert stage.launcher.terminated == []
 
-    stage.pass_(at=now + 3600)
+    stage.pass_(at=began + 3600)
     stage.launcher.await_terminated(run_id)
     assert "Stopped: it has run for the 1h of its tag gpufair/max_duration" in stage.events(run_id)
     assert stage.status(run_id) == "CANCELED"
-    stage.pass_(at=now + 3601)
+    stage.pass_(at=began + 3601)
     assert stage.holders() == {free}
     assert stage.tags(run_id)["state"] == "released"
 
 
-def test_a_run_that_does_not_stop_is_told_again_and_keeps_its_gpus(stage: Stage) -> None:
+def test_a_bound_counts_nothing_before_the_worker_has_begun(stage: Stage) -> None:
+    now = time.time()
+    run_id = stage.submit(team="red", pool="a100", gpus=8, max_duration="10m")
+    stage.pass_(at=now)
+
+    for seconds in (540, 600, 5000):
+        stage.pass_(at=now + seconds)
+
+    assert stage.launcher.terminated == []
+    assert "Save what it has" not in stage.events(run_id)
+
+
+def test_a_run_that_does_not_stop_is_told_again_and_keeps_its_gpus(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_gpufair.engine.stops.FIRST_PAUSE", 0.0)
     now = time.time()
     stage.launcher.deaf = True
     run_id = stage.submit(team="red", pool="a100", gpus=8, max_duration="10m")
@@ -202,13 +220,16 @@ def test_a_run_that_does_not_stop_is_told_again_and_keeps_its_gpus(stage: Stage)
     stage.pass_(at=now)
     stage.start(run_id)
 
-    for seconds, times in [(600, 1), (630, 1), (661, 2)]:
-        stage.pass_(at=now + seconds)
+    for times in (1, 2, 3):
+        stage.pass_(at=now + 660 + times)
         stage.launcher.await_terminated(run_id, times)
-        assert stage.launcher.terminated == [run_id] * times
 
+    stage.restart_daemon()
+    stage.pass_(at=now + 700)
+    stage.launcher.await_terminated(run_id, 4)
     assert stage.holders() == {run_id}
     assert stage.status(waits) == "QUEUED"
+    assert stage.events(run_id).count("Stopped: it has run for the 10m") == 1
 
 
 def test_a_backfill_does_not_go_before_the_same_teams_single_run(stage: Stage) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from gate_stage import Stage
 
-from dagster_gpufair.gate import daemon as daemon_module
+from dagster_gpufair.gate import gate as gate_module
 from dagster_gpufair.gate import launching
 from dagster_gpufair.ledger.writer import Holder
 
 NOW = time.time()
-LATER = NOW + 31
+LATER = NOW + 60
 """The first daemon's turn is over."""
 
 
@@ -103,7 +103,7 @@ def test_two_that_overtake_each_other_launch_each_run_once(stage_on_each: Stage)
 
 @pytest.mark.parametrize(
     "step",
-    ["follow", "plan", "grant", "note_blocked", "confirm_turn"],
+    ["follow", "plan", "carry_out", "confirm_turn"],
 )
 @pytest.mark.usefixtures("machines")
 def test_a_daemon_that_is_overtaken_in_mid_pass_writes_nothing_more(
@@ -117,7 +117,7 @@ def test_a_daemon_that_is_overtaken_in_mid_pass_writes_nothing_more(
     behind = stage.submit(team="red", pool="a100", gpus=8)
     cpu = stage.submit()
     second = stage.new_daemon()
-    queue = stage.daemon._gate.queue
+    queue = stage.daemon._gate.engine
     usual = getattr(queue, step)
     histories = []
 
@@ -147,7 +147,7 @@ def test_a_launch_that_is_overtaken_happens_once(
     gpu = stage.submit(team="red", pool="a100", gpus=8)
     second = stage.new_daemon()
     before = {
-        "claim": (daemon_module, "launch_granted"),
+        "claim": (gate_module, "launch_granted"),
         "launch": (launching, "launch"),
     }
     module, name = before[held_up_before]
@@ -199,28 +199,51 @@ def test_nobody_comes_between_the_claim_and_the_start_of_a_launch(
 
 
 @pytest.mark.usefixtures("machines")
-def test_a_launch_that_another_daemon_has_taken_on_is_left_to_it(
+def test_a_launch_that_returns_after_its_turn_changes_nothing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It failed there, and the run is back in the queue: the GPUs are about to be given back."""
+    """Its daemon slept in it, another one has had a turn: it neither queues the run again nor fails it."""
     gpu = stage.submit(team="red", pool="a100", gpus=8)
     second = stage.new_daemon()
-    usual = daemon_module.launch_granted
+    usual = launching.launch
 
     def held_up(*args: Any) -> Any:
         monkeypatch.undo()
-        stage.launcher.unreachable.add("jobs")
         stage.pass_(second, at=LATER)
-        stage.launcher.unreachable.clear()
-        assert stage.status(gpu) == "QUEUED"
+        usual(*args)
+        raise RuntimeError("the connection was reset")
+
+    monkeypatch.setattr(launching, "launch", held_up)
+    stage.troubled_pass(at=NOW)
+    stage.launcher.await_launched(gpu)
+    stage.pass_(at=LATER + 1)
+    stage.start(gpu)
+    stage.pass_(second, at=LATER + 2)
+    stage.pass_(second, at=LATER + 400)
+
+    assert stage.status(gpu) == "STARTED"
+    assert stage.holders() == {gpu}
+    stage.assert_nothing_lost()
+
+
+@pytest.mark.usefixtures("machines")
+def test_a_launch_that_another_daemon_has_taken_on_is_left_to_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first was held up before it took it on, and finds that its turn is over."""
+    gpu = stage.submit(team="red", pool="a100", gpus=8)
+    second = stage.new_daemon()
+    usual = gate_module.launch_granted
+
+    def held_up(*args: Any) -> Any:
+        monkeypatch.undo()
+        stage.pass_(second, at=LATER)
         return usual(*args)
 
-    monkeypatch.setattr(daemon_module, "launch_granted", held_up)
+    monkeypatch.setattr(gate_module, "launch_granted", held_up)
     stage.troubled_pass(at=NOW)
-    assert stage.launched == []
 
     stage.pass_(second, at=LATER + 1)
-    assert stage.holders() == set()
-    stage.pass_(second, at=LATER + 100)
     assert stage.launched == [gpu]
+    assert stage.holders() == {gpu}
     stage.assert_nothing_lost()

@@ -16,8 +16,9 @@ from typing import Any
 from ledger_samples import asked
 from sqlalchemy import URL, make_url
 
-from dagster_gpufair.ledger import leases, requests, writer
+from dagster_gpufair.ledger import lifecycle, writer
 from dagster_gpufair.ledger.connect import Ledger, NotQueued
+from dagster_gpufair.ledger.writer import Clock
 from dagster_gpufair.scheduling.model import Class
 
 _spawning = multiprocessing.get_context("spawn")
@@ -45,10 +46,10 @@ def grant_when_told(url: str, pipe: Connection) -> None:
     pipe.recv()
     ledger = Ledger(make_url(url))
     with ledger.writing() as session:
-        requests.add(session, asked("run-1"))
+        lifecycle.submit(session, asked("run-1"))
     try:
         with ledger.writing() as session:
-            leases.grant(
+            lifecycle.grant(
                 session,
                 "run-1",
                 pool="h100",
@@ -72,12 +73,12 @@ def write_grants(url: str, pipe: Connection) -> None:
     ledger = Ledger(make_url(url))
     holder = writer.Holder.here(started=1000.0)
     with ledger.writing() as session:
-        epoch = writer.take(session, holder, now=1000.0, ttl=30.0)
+        epoch = writer.take(session, holder, Clock(1000.0, "ours"), 30.0)
     pipe.send(epoch)
     while True:
         now = pipe.recv()
         with ledger.writing() as session:
-            pipe.send(epoch and writer.still(session, holder.id, epoch, now, ttl=30.0))
+            pipe.send(epoch and writer.still(session, holder.id, epoch, Clock(now, "ours"), 30.0))
 
 
 def grant_slowly(url: str, pipe: Connection) -> None:
@@ -85,13 +86,13 @@ def grant_slowly(url: str, pipe: Connection) -> None:
     ledger = Ledger(make_url(url))
     holder = writer.Holder.here(started=1000.0)
     with ledger.writing() as session:
-        epoch = writer.take(session, holder, now=1000.0, ttl=30.0)
+        epoch = writer.take(session, holder, Clock(1000.0, "ours"), 30.0)
         assert epoch is not None
-        requests.add(session, asked("run-1"))
+        lifecycle.submit(session, asked("run-1"))
     with ledger.writing() as session:
-        pipe.send(writer.still(session, holder.id, epoch, now=1000.0, ttl=30.0))
+        pipe.send(writer.still(session, holder.id, epoch, Clock(1000.0, "ours"), 30.0))
         pipe.recv()
-        leases.grant(
+        lifecycle.grant(
             session,
             "run-1",
             pool="h100",

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import leases, requests
+from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.scheduling.model import Class
 
@@ -45,8 +45,8 @@ def granted(
     **more: Any,
 ) -> int:
     """Submit a request, if it is new, and grant it whole GPUs of one node."""
-    requests.add(session, asked(id_, gpus, at, pools=(pool,), **more))
-    return leases.grant(
+    lifecycle.submit(session, asked(id_, gpus, at, pools=(pool,), **more))
+    return lifecycle.grant(
         session,
         id_,
         pool=pool,

@@ -10,7 +10,7 @@ from ledger_samples import POLICY, asked, granted
 from sqlalchemy import URL, update
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import audit, leases, nodes, policies
+from dagster_gpufair.ledger import audit, lifecycle, nodes, policies
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.tables import LeaseRow
 from dagster_gpufair.scheduling.model import Class
@@ -45,12 +45,12 @@ def test_a_record_that_kept_the_rules(ledger: Ledger) -> None:
         granted(session, "b", 4, at=1001.0, node="h2", **BORROWING)
         granted(session, "c", 4, at=1002.0, node="h2", **VISION)
         # In one pass: what ends at a moment is free at that moment.
-        leases.release(session, first, 1010.0, "success")
+        lifecycle.release(session, first, 1010.0, "success")
         granted(session, "d", 4, at=1010.0, node="h1")
         granted(session, "e", 4, at=1010.0, node="h1", **VISION)
         # Could not be launched, and the next one got its place in the same pass.
         failed = granted(session, "f", 4, at=1011.0, node=None, pool="t4", **BORROWING)
-        leases.requeue(session, failed, 1011.0, "unreachable")
+        lifecycle.recall(session, failed, 1011.0, "unreachable")
         granted(session, "g", 4, at=1011.0, node=None, pool="t4", **BORROWING)
     assert found(ledger) == []
 
@@ -128,7 +128,7 @@ def test_a_launch_that_failed_at_once_made_no_room(ledger: Ledger) -> None:
         adopt(session)
         granted(session, "a", 5, at=1000.0, node=None, pool="t4", **BORROWING)
         failed = granted(session, "b", 4, at=1000.0, node=None, pool="t4", **BORROWING)
-        leases.requeue(session, failed, 1000.0, "unreachable")
+        lifecycle.recall(session, failed, 1000.0, "unreachable")
     (said,) = found(ledger)
     assert "for run a (team nlp): 5 of 4 GPUs of the pool in use" in said
 
@@ -248,7 +248,7 @@ def test_a_node_out_of_service_takes_nothing_new(ledger: Ledger) -> None:
         granted(session, "beside", 2, at=1006.0, node="h2", **VISION)
         nodes.uncordon(session, "h100", "h1", "ana", 1020.0)
         granted(session, "after", 2, at=1020.0, node="h1")
-        leases.release(session, before, 1030.0, "success")
+        lifecycle.release(session, before, 1030.0, "success")
     (said,) = found(ledger)
     assert said.endswith("run during (team nlp): node h1 was out of service")
 
@@ -319,7 +319,7 @@ def test_two_leases_at_once_for_one_request(ledger: Ledger) -> None:
     with ledger.writing() as session:
         adopt(session)
         first = granted(session, "a", 2, at=1000.0)
-        leases.requeue(session, first, 1010.0, "lost")
+        lifecycle.recall(session, first, 1010.0, "lost")
         granted(session, "a", 2, at=1010.0)
     assert found(ledger) == []
     with ledger.writing() as session:
@@ -332,10 +332,10 @@ def test_use_without_a_grant_is_told_apart(ledger: Ledger) -> None:
     with ledger.writing() as session:
         adopt(session)
         granted(session, "a", 8, at=1000.0, node="h1")
-        leases.ungated(session, asked("b", 8, team="vision"), "h100", {"h1": 8000}, 1001.0)
-        ended = leases.ungated(session, asked("c", 1), "h100", {}, 1001.0)
+        lifecycle.find(session, asked("b", 8, team="vision"), "h100", {"h1": 8000}, 1001.0)
+        ended = lifecycle.find(session, asked("c", 1), "h100", {}, 1001.0)
         assert ended is not None
-        leases.release(session, ended, 1060.0, "success")
+        lifecycle.release(session, ended, 1060.0, "success")
     assert found(ledger) == []
     with ledger.reading() as session:
         assert audit.ungated_use(session) == [
@@ -352,7 +352,7 @@ def test_a_long_record(ledger: Ledger) -> None:
         for number in range(60):
             more: dict[str, Any] = {"gpus": 9} if number == 50 else {"gpus": 8}
             id_ = granted(session, f"run-{number}", at=1000.0 + 10 * number, **more)
-            leases.release(session, id_, 1010.0 + 10 * number, "success")
+            lifecycle.release(session, id_, 1010.0 + 10 * number, "success")
     violations = found(ledger)
     assert violations
     assert all("run-50" in violation for violation in violations)

@@ -6,7 +6,7 @@ import pytest
 from ledger_samples import asked, granted
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import durations, leases, requests
+from dagster_gpufair.ledger import durations, lifecycle
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.durations import COUNTED, LOOKED_AT
 
@@ -27,7 +27,7 @@ def ran(
     for number, length in enumerate(hours, start=first):
         id_ = f"{more.get('team', 'nlp')}-{job}-{how}-{number}"
         lease = granted(session, id_, 1, at=start, node=None, pool="t4", job_name=job, **more)
-        leases.release(session, lease, start + length * HOUR, how)
+        lifecycle.release(session, lease, start + length * HOUR, how)
         start += 1.0
 
 
@@ -50,14 +50,14 @@ def test_it_is_the_median_of_what_succeeded(ledger: Ledger) -> None:
 def test_what_never_ran_or_was_never_granted_does_not_count(ledger: Ledger) -> None:
     with ledger.writing() as session:
         ran(session, 1, 1)
-        requests.add(session, asked("void", job_name="train"))
+        lifecycle.submit(session, asked("void", job_name="train"))
         void = granted(session, "void", 1, at=1000.0, node=None, pool="t4")
-        leases.requeue(session, void, 1000.0 + HOUR, "unreachable")
+        lifecycle.recall(session, void, 1000.0 + HOUR, "unreachable")
         void = granted(session, "void", 1, at=9000.0, node=None, pool="t4")
-        leases.release(session, void, 9000.0 + HOUR, "failure")
-        found = leases.ungated(session, asked("found", 1, job_name="train"), "t4", {}, 1000.0)
+        lifecycle.release(session, void, 9000.0 + HOUR, "failure")
+        found = lifecycle.find(session, asked("found", 1, job_name="train"), "t4", {}, 1000.0)
         assert found is not None
-        leases.release(session, found, 1000.0 + HOUR, "success")
+        lifecycle.release(session, found, 1000.0 + HOUR, "success")
         assert durations.usual_durations(session, NOW, [("nlp", "train")]) == {}
         ran(session, 1, first=2)
         assert durations.usual_durations(session, NOW, [("nlp", "train")]) == {
@@ -88,7 +88,7 @@ def test_when_what_runs_will_probably_be_over(ledger: Ledger) -> None:
         running("overdue", NOW - 2 * HOUR)
         running("other", NOW - 60, job_name="eval")
         running("elsewhere", NOW - 60, team="vision")
-        leases.ungated(session, asked("found", 1, job_name="train"), "t4", {}, NOW - 60)
+        lifecycle.find(session, asked("found", 1, job_name="train"), "t4", {}, NOW - 60)
         ends = durations.usual_ends(session, NOW)
         assert durations.usual_durations(session, NOW) == {("nlp", "train"): HOUR}
     assert ends == {
@@ -102,7 +102,7 @@ def test_what_waits_takes_as_long_as_its_job_usually_does(ledger: Ledger) -> Non
     with ledger.writing() as session:
         ran(session, 1, 1, 2)
         for id_, job in (("again", "train"), ("new", "eval")):
-            requests.add(session, asked(id_, 1, job_name=job))
+            lifecycle.submit(session, asked(id_, 1, job_name=job))
         assert durations.usual_lengths(session, NOW) == {"again": HOUR}
 
 

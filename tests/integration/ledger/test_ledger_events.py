@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ledger_samples import POLICY, asked
 
-from dagster_gpufair.ledger import events, policies, requests, status
+from dagster_gpufair.ledger import events, lifecycle, policies, status
 from dagster_gpufair.ledger.connect import Ledger
 
 
@@ -65,10 +65,10 @@ def test_what_was_undone_leaves_no_event(ledger: Ledger) -> None:
     with ledger.writing() as session:
         try:
             with session.begin_nested():
-                requests.add(session, asked("run-1"))
+                lifecycle.submit(session, asked("run-1"))
                 raise RuntimeError("this one does not work")
         except RuntimeError:
-            requests.add(session, asked("run-2"))
+            lifecycle.submit(session, asked("run-2"))
     with ledger.reading() as session:
         assert [event.run_id for event in events.since(session, 0)] == ["run-2"]
 

@@ -7,7 +7,7 @@ from ledger_samples import asked, granted
 from sqlalchemy import insert, text
 from sqlalchemy.exc import IntegrityError
 
-from dagster_gpufair.ledger import events, leases, requests
+from dagster_gpufair.ledger import events, leases, lifecycle, requests
 from dagster_gpufair.ledger.connect import Ledger, LedgerError, NotQueued
 from dagster_gpufair.ledger.tables import LeaseRow
 from dagster_gpufair.scheduling.model import Class, Lease
@@ -24,8 +24,8 @@ def test_a_grant_is_a_lease_of_what_was_asked(ledger: Ledger) -> None:
             cpus=16.0,
             memory_gib=0.5,
         )
-        requests.add(session, request)
-        lease_id = leases.grant(
+        lifecycle.submit(session, request)
+        lease_id = lifecycle.grant(
             session,
             "run-1",
             pool="h100",
@@ -89,12 +89,12 @@ def test_a_request_is_granted_once(ledger: Ledger) -> None:
 def test_what_does_not_wait_is_granted_nothing(ledger: Ledger, end: str) -> None:
     with ledger.writing() as session:
         if end == "cancelled":
-            requests.add(session, asked())
-            requests.cancel(session, ["run-1"], 1001.0, "canceled")
+            lifecycle.submit(session, asked())
+            lifecycle.cancel(session, ["run-1"], 1001.0, "canceled")
         if end == "refused":
-            requests.refuse(session, asked(), "exceeds_pool", "no", 1001.0)
+            lifecycle.refuse(session, asked(), "exceeds_pool", "no", 1001.0)
     with pytest.raises(LedgerError), ledger.writing() as session:
-        leases.grant(
+        lifecycle.grant(
             session,
             "run-1",
             pool="h100",
@@ -119,10 +119,10 @@ def test_the_database_itself_refuses_a_second_open_lease(ledger: Ledger) -> None
 
 def test_all_grants_of_a_pass_or_none(ledger: Ledger) -> None:
     with ledger.writing() as session:
-        requests.add(session, asked("run-1"))
+        lifecycle.submit(session, asked("run-1"))
     with pytest.raises(NotQueued), ledger.writing() as session:
         granted(session, "run-1")
-        leases.grant(
+        lifecycle.grant(
             session,
             "gone",
             pool="h100",
@@ -141,11 +141,11 @@ def test_all_grants_of_a_pass_or_none(ledger: Ledger) -> None:
 def test_a_lease_released_twice_is_released_once(ledger: Ledger) -> None:
     with ledger.writing() as session:
         lease_id = granted(session, at=1000.0)
-        assert leases.release(session, lease_id, 1100.0, "success")
+        assert lifecycle.release(session, lease_id, 1100.0, "success")
     with ledger.writing() as session:
-        assert not leases.release(session, lease_id, 1200.0, "failure")
-        assert not leases.requeue(session, lease_id, 1200.0, "launch failed")
-        assert not leases.release(session, 12345, 1200.0, "unknown")
+        assert not lifecycle.release(session, lease_id, 1200.0, "failure")
+        assert not lifecycle.recall(session, lease_id, 1200.0, "launch failed")
+        assert not lifecycle.release(session, 12345, 1200.0, "unknown")
     with ledger.reading() as session:
         (lease,) = leases.ever(session)
         known = requests.by_ids(session, ["run-1"])["run-1"]
@@ -165,7 +165,7 @@ def test_a_lease_released_twice_is_released_once(ledger: Ledger) -> None:
 
 def test_a_clock_that_is_behind_ends_no_lease_before_it_began(ledger: Ledger) -> None:
     with ledger.writing() as session:
-        leases.release(session, granted(session, at=1000.0), 990.0, "success")
+        lifecycle.release(session, granted(session, at=1000.0), 990.0, "success")
         (lease,) = leases.ever(session)
     assert lease.released_at == 1000.0
 
@@ -174,7 +174,7 @@ def test_a_launch_that_could_not_happen_is_undone(ledger: Ledger) -> None:
     blocked = ("environment", "code location nlp is unreachable")
     with ledger.writing() as session:
         first = granted(session, at=1000.0, source="ann")
-        assert leases.requeue(session, first, 1002.0, "unreachable", blocked)
+        assert lifecycle.recall(session, first, 1002.0, "unreachable", blocked)
         (waiting,) = requests.waiting(session)
         assert waiting.submitted_at == 1000.0
         assert (waiting.blocked_reason, waiting.blocked_message) == blocked
@@ -182,30 +182,30 @@ def test_a_launch_that_could_not_happen_is_undone(ledger: Ledger) -> None:
         assert leases.source_starts(session) == {}
         second = granted(session, at=1010.0)
         assert second > first
-        assert leases.requeue(session, second, 1011.0, "launcher is full")
+        assert lifecycle.recall(session, second, 1011.0, "launcher is full")
         (waiting,) = requests.waiting(session)
         assert (waiting.blocked_reason, waiting.finished_at) == (None, None)
         kinds = [event.kind for event in events.of_run(session, "run-1")]
-    assert kinds == ["submitted", "granted", "requeued", "granted", "requeued"]
+    assert kinds == ["submitted", "granted", "recalled", "granted", "recalled"]
 
 
 def test_a_run_found_running_without_a_grant_is_counted(ledger: Ledger) -> None:
     with ledger.writing() as session:
-        requests.add(session, asked("waiting", gpus=2))
-        first = leases.ungated(session, asked("waiting", gpus=2), "h100", {"h1": 2000}, 1005.0)
+        lifecycle.submit(session, asked("waiting", gpus=2))
+        first = lifecycle.find(session, asked("waiting", gpus=2), "h100", {"h1": 2000}, 1005.0)
         assert first is not None
-        assert leases.ungated(session, asked("waiting"), "h100", {}, 1006.0) is None
+        assert lifecycle.find(session, asked("waiting"), "h100", {}, 1006.0) is None
         stranger = asked("stranger", gpus=1, team="vision", tier="exploratory")
-        second = leases.ungated(session, stranger, "h100", {}, 1005.0)
+        second = lifecycle.find(session, stranger, "h100", {}, 1005.0)
         assert second is not None
         granted(session, "granted", node="h2")
-        assert leases.ungated(session, asked("granted"), "h100", {}, 1006.0) is None
+        assert lifecycle.find(session, asked("granted"), "h100", {}, 1006.0) is None
         held = {lease.request_id: lease for lease in leases.open_leases(session)}
         assert requests.waiting(session) == []
-        assert leases.release(session, second, 1010.0, "success")
+        assert lifecycle.release(session, second, 1010.0, "success")
         assert requests.by_ids(session, ["stranger"])["stranger"].state == "released"
         # It was taken for over, and is not.
-        assert leases.ungated(session, stranger, "h100", {}, 1011.0) is not None
+        assert lifecycle.find(session, stranger, "h100", {}, 1011.0) is not None
         assert requests.by_ids(session, ["stranger"])["stranger"].state == "granted"
     assert {id_: lease.ungated for id_, lease in held.items()} == {
         "waiting": True,
@@ -219,26 +219,26 @@ def test_a_run_found_running_without_a_grant_is_counted(ledger: Ledger) -> None:
 def test_a_run_is_launched_by_one_daemon(ledger: Ledger) -> None:
     with ledger.writing() as session:
         lease_id = granted(session)
-        assert leases.claim_launch(session, lease_id, epoch=3)
-        assert not leases.claim_launch(session, lease_id, epoch=3)
-        assert not leases.claim_launch(session, lease_id, epoch=2)
+        assert lifecycle.claim(session, lease_id, 3, "host", 1001.0)
+        assert not lifecycle.claim(session, lease_id, 3, "host", 1001.0)
+        assert not lifecycle.claim(session, lease_id, 2, "host", 1001.0)
         # The daemon of epoch 3 died between the claim and the launch.
-        assert leases.claim_launch(session, lease_id, epoch=4)
-        leases.release(session, lease_id, 1100.0, "canceled")
-        assert not leases.claim_launch(session, lease_id, epoch=5)
+        assert lifecycle.claim(session, lease_id, 4, "host", 1001.0)
+        lifecycle.release(session, lease_id, 1100.0, "canceled")
+        assert not lifecycle.claim(session, lease_id, 5, "host", 1001.0)
 
 
 def test_an_owner_is_warned_once(ledger: Ledger) -> None:
     with ledger.writing() as session:
         lease_id = granted(session)
-        assert leases.warned(session, lease_id, 1200.0)
-        assert not leases.warned(session, lease_id, 1201.0)
+        assert lifecycle.warn(session, lease_id, 1200.0)
+        assert not lifecycle.warn(session, lease_id, 1201.0)
         (lease,) = leases.open_leases(session)
         assert lease.warned_at == 1200.0
-        leases.release(session, lease_id, 1300.0, "success")
+        lifecycle.release(session, lease_id, 1300.0, "success")
         other = granted(session, "run-2")
-        leases.release(session, other, 1300.0, "success")
-        assert not leases.warned(session, other, 1301.0)
+        lifecycle.release(session, other, 1300.0, "success")
+        assert not lifecycle.warn(session, other, 1301.0)
 
 
 def test_the_newest_start_of_each_source(ledger: Ledger) -> None:
@@ -248,8 +248,8 @@ def test_the_newest_start_of_each_source(ledger: Ledger) -> None:
         granted(session, "other", at=1050.0, source="ann", team="vision", node="h4")
         granted(session, "job", at=1060.0, node="h5")
         for number, source in enumerate(["ann", "new", None]):
-            requests.add(session, asked(f"new-{number}", source=source))
-        leases.release(session, 1, 1070.0, "success")
+            lifecycle.submit(session, asked(f"new-{number}", source=source))
+        lifecycle.release(session, 1, 1070.0, "success")
         assert leases.source_starts(session) == {("nlp", "ann"): 1001.0}
         asked_for = [("vision", "ann"), ("nlp", "ben"), ("nlp", "none")]
         assert leases.source_starts(session, asked_for) == {

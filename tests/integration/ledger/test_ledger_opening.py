@@ -16,7 +16,7 @@ from ledger_samples import asked
 from sqlalchemy import URL, create_engine, event, inspect, make_url, text
 from sqlalchemy.pool import NullPool
 
-from dagster_gpufair.ledger import leases, nodes, requests, schema
+from dagster_gpufair.ledger import leases, lifecycle, nodes, requests, schema
 from dagster_gpufair.ledger.connect import (
     Ledger,
     LedgerError,
@@ -28,7 +28,7 @@ from dagster_gpufair.ledger.location import ledger_url
 from dagster_gpufair.ledger.tables import PREFIX, Base
 from dagster_gpufair.scheduling.model import Class
 
-OLDEST, NEWEST = "0001_since_0.1.0", "0002_since_0.2.0"
+OLDEST, NEWEST = "0001_since_0.1.0", "0003_since_0.3.0"
 NEWER = "0007_since_2.5.0"
 
 
@@ -60,7 +60,7 @@ def test_dagsters_own_tables_stay_as_they_are(instance: DagsterInstance) -> None
     before = tables(runs)
     ledger = ledger_of(instance)
     with ledger.writing() as session:
-        requests.add(session, asked())
+        lifecycle.submit(session, asked())
     after = tables(runs)
     assert {name: rows for name, rows in after.items() if not name.startswith(PREFIX)} == before
     assert {name for name in tables(ledger.url) if name.startswith(PREFIX)} == {
@@ -171,7 +171,7 @@ def test_the_tables_of_an_older_release_are_brought_up_to_date(url: URL) -> None
 def test_tables_of_a_newer_release_are_left_alone(url: URL) -> None:
     first = Ledger(url)
     with first.writing() as session:
-        requests.add(session, asked())
+        lifecycle.submit(session, asked())
         session.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '{NEWER}'"))
     first.dispose()
     before = tables(url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ledger_samples import asked, granted
 
-from dagster_gpufair.ledger import events, requests
+from dagster_gpufair.ledger import events, lifecycle, requests
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.scheduling.model import Request
@@ -39,7 +39,7 @@ def test_a_request_comes_back_as_it_went_in(ledger: Ledger) -> None:
     )
     new = RequestRecord.of(request, job_name="train", location="nlp", policy_version=3)
     with ledger.writing() as session:
-        assert requests.add(session, new)
+        assert lifecycle.submit(session, new)
     with ledger.reading() as session:
         found = requests.by_ids(session, ["run-1", "run-2"])
     assert found == {"run-1": new}
@@ -49,9 +49,9 @@ def test_a_request_comes_back_as_it_went_in(ledger: Ledger) -> None:
 
 def test_a_run_that_is_submitted_twice_is_one_request(ledger: Ledger) -> None:
     with ledger.writing() as session:
-        assert requests.add(session, asked(gpus=8))
+        assert lifecycle.submit(session, asked(gpus=8))
     with ledger.writing() as session:
-        assert not requests.add(session, asked(gpus=2))
+        assert not lifecycle.submit(session, asked(gpus=2))
     with ledger.reading() as session:
         assert [request.gpus for request in requests.open_requests(session)] == [8000]
         (submitted,) = events.of_run(session, "run-1")
@@ -63,13 +63,13 @@ def test_a_run_that_is_submitted_twice_is_one_request(ledger: Ledger) -> None:
 def test_a_bulk_of_requests_in_the_order_of_submission(ledger: Ledger) -> None:
     with ledger.writing() as session:
         for number in reversed(range(600)):
-            requests.add(session, asked(f"run-{number:04}", at=1000.0 + number % 2))
+            lifecycle.submit(session, asked(f"run-{number:04}", at=1000.0 + number % 2))
     ids = [f"run-{number:04}" for number in range(600)]
     with ledger.reading() as session:
         assert len(requests.by_ids(session, ids)) == 600
         assert [request.id for request in requests.waiting(session)] == ids[::2] + ids[1::2]
     with ledger.writing() as session:
-        assert sorted(requests.cancel(session, ids, 1010.0, "canceled")) == ids
+        assert sorted(lifecycle.cancel(session, ids, 1010.0, "canceled")) == ids
     with ledger.reading() as session:
         assert requests.open_requests(session) == []
 
@@ -78,7 +78,7 @@ def test_a_bulk_of_requests_in_the_order_of_submission(ledger: Ledger) -> None:
 def test_texts_of_any_kind(ledger: Ledger, odd: str) -> None:
     request = asked(odd[:200], job_name=odd[:200], location=odd, kind=odd, pools=(odd, "h100"))
     with ledger.writing() as session:
-        requests.add(session, request)
+        lifecycle.submit(session, request)
         requests.block(session, {request.id: ("environment", odd)})
     with ledger.reading() as session:
         (found,) = requests.find(session, request.id)
@@ -92,8 +92,8 @@ def test_what_no_database_can_hold_is_replaced(ledger: Ledger, odd: str) -> None
     kept = odd.replace("\x00", "\N{REPLACEMENT CHARACTER}").replace("\ud83d", "\ufffd")
     request = asked(odd, job_name=odd, source=odd, pools=(odd,))
     with ledger.writing() as session:
-        assert requests.add(session, request)
-        assert not requests.add(session, request)
+        assert lifecycle.submit(session, request)
+        assert not lifecycle.submit(session, request)
         assert requests.block(session, {kept: ("environment", odd)}) == 1
         assert requests.block(session, {kept: ("environment", odd)}) == 0
     with ledger.reading() as session:
@@ -111,9 +111,9 @@ def test_names_beyond_all_measure_stay_apart(ledger: Ledger) -> None:
         asked(f"{long}2", team=long, source=long),
     )
     with ledger.writing() as session:
-        assert requests.refuse(session, one, "unknown_team", f"no team {long}", 1000.0)
-        assert requests.add(session, other)
-        assert not requests.add(session, other)
+        assert lifecycle.refuse(session, one, "unknown_team", f"no team {long}", 1000.0)
+        assert lifecycle.submit(session, other)
+        assert not lifecycle.submit(session, other)
         assert len(requests.by_ids(session, [one.id, other.id])) == 2
         assert events.of_run(session, other.run_id)[0].data["source"] == long
 
@@ -122,7 +122,7 @@ def test_ids_are_found_by_how_they_begin_and_signs_mean_themselves(ledger: Ledge
     ids = ["abc-1", "abc-2", "ABC-3", "a%c", "a_c-4", "a\\c", "ab"]
     with ledger.writing() as session:
         for number, id_ in enumerate(ids):
-            requests.add(session, asked(id_, at=1000.0 + number))
+            lifecycle.submit(session, asked(id_, at=1000.0 + number))
 
     def found(prefix: str, limit: int = 20) -> list[str]:
         with ledger.reading() as session:
@@ -141,9 +141,9 @@ def test_ids_are_found_by_how_they_begin_and_signs_mean_themselves(ledger: Ledge
 
 def test_a_refused_request_never_waits(ledger: Ledger) -> None:
     with ledger.writing() as session:
-        assert requests.refuse(session, asked(gpus=64), "exceeds_pool", "64 of 16", 1001.0)
-        assert not requests.refuse(session, asked(gpus=64), "exceeds_pool", "64 of 16", 1002.0)
-        assert not requests.add(session, asked(gpus=64))
+        assert lifecycle.refuse(session, asked(gpus=64), "exceeds_pool", "64 of 16", 1001.0)
+        assert not lifecycle.refuse(session, asked(gpus=64), "exceeds_pool", "64 of 16", 1002.0)
+        assert not lifecycle.submit(session, asked(gpus=64))
         assert requests.waiting(session) == []
         refused = requests.by_ids(session, ["run-1"])["run-1"]
         (told,) = events.of_run(session, "run-1")
@@ -156,10 +156,10 @@ def test_a_waiting_request_can_be_refused_by_a_new_policy_but_a_running_one_cann
     ledger: Ledger,
 ) -> None:
     with ledger.writing() as session:
-        requests.add(session, asked("waiting"))
+        lifecycle.submit(session, asked("waiting"))
         granted(session, "running")
-        assert requests.refuse(session, asked("waiting"), "exceeds_pool", "no", 1001.0)
-        assert not requests.refuse(session, asked("running"), "exceeds_pool", "no", 1001.0)
+        assert lifecycle.refuse(session, asked("waiting"), "exceeds_pool", "no", 1001.0)
+        assert not lifecycle.refuse(session, asked("running"), "exceeds_pool", "no", 1001.0)
         found = requests.by_ids(session, ["waiting", "running"])
         states = {id_: request.state for id_, request in found.items()}
     assert states == {"waiting": "refused", "running": "granted"}
@@ -167,11 +167,11 @@ def test_a_waiting_request_can_be_refused_by_a_new_policy_but_a_running_one_cann
 
 def test_only_what_waits_can_be_cancelled(ledger: Ledger) -> None:
     with ledger.writing() as session:
-        requests.add(session, asked("waiting"))
+        lifecycle.submit(session, asked("waiting"))
         granted(session, "running")
         ids = ["waiting", "running", "unknown"]
-        assert requests.cancel(session, ids, 1005.0, "canceled") == ["waiting"]
-        assert requests.cancel(session, ids, 1006.0, "canceled") == []
+        assert lifecycle.cancel(session, ids, 1005.0, "canceled") == ["waiting"]
+        assert lifecycle.cancel(session, ids, 1006.0, "canceled") == []
         found = requests.by_ids(session, ids)
         assert [event.kind for event in events.of_run(session, "waiting")] == [
             "submitted",
@@ -186,7 +186,7 @@ def test_blocking_writes_only_what_is_new(ledger: Ledger) -> None:
     limit = ("run_limit", "max_concurrent_runs: 2 of 2")
     with ledger.writing() as session:
         for id_ in ("a", "b", "c", "running"):
-            requests.add(session, asked(id_))
+            lifecycle.submit(session, asked(id_))
         granted(session, "running")
         blocked = {"a": unreachable, "b": unreachable, "c": limit}
         assert requests.block(session, {**blocked, "running": limit, "unknown": limit}) == 3
@@ -205,7 +205,7 @@ def test_blocking_writes_only_what_is_new(ledger: Ledger) -> None:
 
 def test_a_grant_takes_a_block_away(ledger: Ledger) -> None:
     with ledger.writing() as session:
-        requests.add(session, asked())
+        lifecycle.submit(session, asked())
         requests.block(session, {"run-1": ("run_limit", "2 of 2")})
         granted(session)
         assert requests.by_ids(session, ["run-1"])["run-1"].blocked_reason is None
@@ -213,10 +213,10 @@ def test_a_grant_takes_a_block_away(ledger: Ledger) -> None:
 
 def test_what_the_page_was_made_to_say_is_kept(ledger: Ledger) -> None:
     with ledger.writing() as session:
-        requests.add(session, asked())
-        requests.told(session, "run-1", "waiting", "insufficient_gpus", 1003.0)
+        lifecycle.submit(session, asked())
+        requests.told(session, "run-1", "waiting", "insufficient_gpus")
         told = requests.by_ids(session, ["run-1"])["run-1"]
         assert (told.told_state, told.told_reason) == ("waiting", "insufficient_gpus")
-        requests.told(session, "run-1", "running", None, 1004.0)
+        requests.told(session, "run-1", "running", None)
         told = requests.by_ids(session, ["run-1"])["run-1"]
-    assert (told.told_state, told.told_reason, told.told_at) == ("running", None, 1004.0)
+    assert (told.told_state, told.told_reason) == ("running", None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ledger_samples import asked
 
-from dagster_gpufair.ledger import events, requests, reservations
+from dagster_gpufair.ledger import events, lifecycle, reservations
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.scheduling.model import Class, Reservation
 
@@ -34,7 +34,7 @@ def passes(ledger: Ledger, *decided: Reservation, now: float = NOW) -> int:
 
 def test_a_reservation_is_an_event_of_its_run(ledger: Ledger) -> None:
     with ledger.writing() as session:
-        requests.add(session, asked("run-1"))
+        lifecycle.submit(session, asked("run-1"))
     assert passes(ledger, KEPT) == 1
     with ledger.reading() as session:
         (_, event) = events.of_run(session, "run-1")
@@ -84,7 +84,7 @@ def test_a_start_that_is_overdue_is_now_at_every_pass(ledger: Ledger) -> None:
 
 def test_one_that_is_lost_says_to_whom(ledger: Ledger) -> None:
     with ledger.writing() as session:
-        requests.add(session, asked("run-1"))
+        lifecycle.submit(session, asked("run-1"))
     other = replace(KEPT, request=asked("run-2").to_request())
     passes(ledger, KEPT)
     passes(ledger, replace(KEPT, nodes={"h2": 8000}), now=NOW + 1)

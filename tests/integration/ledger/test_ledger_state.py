@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledger_samples import POLICY, asked, granted
 
-from dagster_gpufair.ledger import leases, nodes, requests, usage
+from dagster_gpufair.ledger import lifecycle, nodes, requests, usage
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.state import state_of
 from dagster_gpufair.policy.loading import parse_policy
@@ -18,14 +18,14 @@ def test_all_that_is_open_and_nothing_else(ledger: Ledger) -> None:
     half_life = policy.fair_share.half_life.total_seconds()
     with ledger.writing() as session:
         granted(session, "ended", at=900.0, source="ann")
-        leases.release(session, 1, 950.0, "success")
+        lifecycle.release(session, 1, 950.0, "success")
         granted(session, "running", at=960.0, source="ann")
-        requests.add(session, asked("second", at=1000.0, source="ann"))
-        requests.add(session, asked("third", at=1001.0, source="ben"))
-        requests.add(session, asked("first", at=1000.0))
-        requests.add(session, asked("cancelled"))
-        requests.cancel(session, ["cancelled"], 1002.0, "canceled")
-        requests.refuse(session, asked("refused"), "exceeds_pool", "no", 1002.0)
+        lifecycle.submit(session, asked("second", at=1000.0, source="ann"))
+        lifecycle.submit(session, asked("third", at=1001.0, source="ben"))
+        lifecycle.submit(session, asked("first", at=1000.0))
+        lifecycle.submit(session, asked("cancelled"))
+        lifecycle.cancel(session, ["cancelled"], 1002.0, "canceled")
+        lifecycle.refuse(session, asked("refused"), "exceeds_pool", "no", 1002.0)
         requests.block(session, {"third": ("run_limit", "2 of 2")})
         usage.accrue(session, {(NLP, "h100"): 4000}, 0.0, 1000.0, half_life)
         for node in ("h1", "h2", "h3"):

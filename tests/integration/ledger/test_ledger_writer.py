@@ -6,12 +6,13 @@ import subprocess
 import sys
 import threading
 
+import pytest
 from ledger_processes import grant_slowly, running, write_grants
 from sqlalchemy import URL
 
 from dagster_gpufair.ledger import requests, writer
 from dagster_gpufair.ledger.connect import Ledger
-from dagster_gpufair.ledger.writer import Holder
+from dagster_gpufair.ledger.writer import Clock, Holder
 
 TTL = 30.0
 
@@ -22,12 +23,12 @@ def holder(name: str) -> Holder:
 
 def take(ledger: Ledger, by: Holder, now: float) -> int | None:
     with ledger.writing() as session:
-        return writer.take(session, by, now, TTL)
+        return writer.take(session, by, Clock(now, "ours"), TTL)
 
 
 def still(ledger: Ledger, by: Holder, epoch: int, now: float) -> bool:
     with ledger.writing() as session:
-        return writer.still(session, by.id, epoch, now, TTL)
+        return writer.still(session, by.id, epoch, Clock(now, "ours"), TTL)
 
 
 def test_one_at_a_time_and_a_higher_epoch_at_each_change(ledger: Ledger) -> None:
@@ -46,10 +47,10 @@ def test_one_at_a_time_and_a_higher_epoch_at_each_change(ledger: Ledger) -> None
     with ledger.writing() as session:
         writer.release(session, "ben")
     with ledger.reading() as session:
-        assert writer.current(session) == writer.Writer(None, 2, 0.0)
+        assert writer.current(session) == writer.Writer(None, 2, 0.0, "ours")
     assert take(ledger, ann, 1062.0) == 3
     with ledger.reading() as session:
-        assert writer.current(session) == writer.Writer(ann, 3, 1092.0)
+        assert writer.current(session) == writer.Writer(ann, 3, 1092.0, "ours")
 
 
 def test_a_grant_asks_whether_the_right_is_still_held(ledger: Ledger) -> None:
@@ -102,7 +103,7 @@ def test_nobody_takes_over_in_the_middle_of_a_grant(url: URL) -> None:
     def follow() -> None:
         trying.set()
         with ledger.writing() as session:
-            epoch = writer.take(session, holder("ours"), 5000.0, TTL)
+            epoch = writer.take(session, holder("ours"), Clock(5000.0, "ours"), TTL)
             seen.append((epoch, requests.by_ids(session, ["run-1"])["run-1"].state))
 
     with running(grant_slowly, url) as (process, pipe):
@@ -134,3 +135,22 @@ def test_a_daemon_that_is_begun_again_in_its_process_goes_on(ledger: Ledger) -> 
     assert take(ledger, before, 1000.0) == 1
     assert take(ledger, after, 1001.0) == 2
     assert not still(ledger, before, 1, 1001.0)
+
+
+def test_the_turn_of_a_daemon_whose_machine_was_booted_since_is_over(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        assert writer.take(session, holder("ann"), Clock(90_000.0, "boot 1"), TTL) == 1
+        assert writer.take(session, holder("ben"), Clock(10.0, "boot 1"), TTL) is None
+        assert writer.take(session, holder("ben"), Clock(10.0, "boot 2"), TTL) == 2
+
+
+def test_turns_are_timed_by_a_clock_that_nobody_sets(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon whose time of day is an hour ahead does not keep its turn for an hour."""
+    with ledger.writing() as session:
+        before = writer.turn_clock(session)
+        monkeypatch.setattr("time.time", lambda: 9e9)
+        after = writer.turn_clock(session)
+    assert after.whose == before.whose
+    assert 0 <= after.now - before.now < 60

@@ -1,0 +1,427 @@
+"""One pass after another over requests and leases, by the ledger's one writer.
+
+A pass takes the writer's turn, follows what is to be seen of all that holds GPUs, plans, and carries the
+plan out: written first, in one transaction, then acted on. Each step leaves the ledger right by itself, so
+a pass that ends anywhere is made good by the next.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from sqlalchemy.orm import Session
+
+from dagster_gpufair.engine.book import Book
+from dagster_gpufair.engine.borrowed_use import BorrowedUse
+from dagster_gpufair.engine.bounds import due
+from dagster_gpufair.engine.carry_out import carry_out
+from dagster_gpufair.engine.clock import WallClock
+from dagster_gpufair.engine.collector import collector_at_rest
+from dagster_gpufair.engine.policy_file import PolicyWatch
+from dagster_gpufair.engine.port import Holders, Launch
+from dagster_gpufair.engine.reconcile import Verdict, judge
+from dagster_gpufair.engine.rules import Rules
+from dagster_gpufair.engine.stops import Stops
+from dagster_gpufair.engine.writer_turn import WriterTurn
+from dagster_gpufair.ledger import leases, lifecycle, nodes, promises, requests, status
+from dagster_gpufair.ledger.connect import Ledger, LedgerError
+from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.requests import RequestRecord
+from dagster_gpufair.ledger.set_clock import set_clock
+from dagster_gpufair.ledger.status import DAEMON
+from dagster_gpufair.scheduling.model import Plan, Start, State
+from dagster_gpufair.scheduling.plan import plan
+
+SWEEP_EVERY = 60.0
+"""Seconds between two looks at the whole ledger for requests that nobody will ever end."""
+
+
+class Engine:
+    """The open requests and leases of one ledger, and what this daemon does with them."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        holders: Holders,
+        watch: PolicyWatch,
+        logger: logging.Logger,
+        start_timeout: float,
+    ):
+        self.ledger = ledger
+        self.turn = WriterTurn(ledger)
+        self.rules = Rules(watch, logger)
+        self.book = Book()
+        self.cordoned: Mapping[str, frozenset[str]] = {}
+        """The nodes out of service, by pool."""
+        self.to_launch: dict[str, LeaseRecord] = {}
+        """By request id, what holds GPUs and waits to be launched by nobody else."""
+        self._holders = holders
+        self._logger = logger
+        self._start_timeout = start_timeout
+        self._borrowed = BorrowedUse()
+        self._clock = WallClock()
+        self._stops = Stops(self._stop)
+        self._swept_at = 0.0
+
+    # -- the turn -------------------------------------------------------------------------------
+
+    def take_turn(self, now: float, *, clock_is_real: bool) -> bool:
+        """Become or stay the one writer, and take up the policy; False while another daemon writes.
+
+        The book is read anew after another writer's turn, and after a turn that `end_turn` did not end.
+
+        Args:
+            clock_is_real: whether ``now`` is the time of day, which may be set, and not a test's.
+        """
+        with self.ledger.writing() as session:
+            epoch = self.turn.take(session)
+            if epoch is None:
+                return False
+            if clock_is_real:
+                self._heed_clock(session, now)
+            self.rules.look(session, now)
+            self.cordoned = nodes.cordoned_by_pool(session)
+            if not self.turn.goes_on(epoch):
+                self._open_book(session)
+            said = {"at": now, "host": self.turn.host, "clock": self._clock.mark}
+            status.put(session, DAEMON, said, now)
+        self.turn.begin(epoch)
+        return True
+
+    def confirm_turn(self) -> None:
+        """Make sure to be the one writer still.
+
+        Raises:
+            Overtaken: if another daemon is.
+        """
+        with self.turn.writing():
+            pass
+
+    def end_turn(self) -> None:
+        """All that was begun in this turn has been done."""
+        self.book.forget_sources()
+        self.turn.end()
+
+    def give_up_turn(self) -> None:
+        """Let another daemon become the writer at once."""
+        self.turn.give_up()
+
+    def _open_book(self, session: Session) -> None:
+        self.book = Book.opened(session)
+        last = status.get(session, DAEMON)
+        self._borrowed.resume(last["at"] if last else None)
+
+    def _heed_clock(self, session: Session, now: float) -> None:
+        """Where the time of day was set, move what is counted from with it."""
+        last = status.get(session, DAEMON)
+        self._clock.resume(last.get("clock") if last else None)
+        by = self._clock.jumped()
+        if not by:
+            return
+        self._logger.warning(
+            "This machine's clock was set %s by %.0f s: what runs and what waits is counted on as before.",
+            "forward" if by > 0 else "back",
+            abs(by),
+        )
+        set_clock(session, by, now)
+        if last:
+            status.put(session, DAEMON, {**last, "at": last["at"] + by}, now)
+        self._borrowed.move(by)
+        self._swept_at = 0.0
+        self.book = Book.opened(session)
+
+    # -- following what happened ----------------------------------------------------------------
+
+    def follow(
+        self, unfinished: set[str], busy: Collection[str], now: float
+    ) -> tuple[list[tuple[LeaseRecord, str, float]], list[tuple[RequestRecord, str]]]:
+        """Bring the ledger and the book to what the holders of leases are seen to do.
+
+        Args:
+            unfinished: the ids of all runs that are not over.
+            busy: the requests that this daemon is launching at this moment.
+
+        Returns:
+            (leases, waiting requests) that are over, and how they ended; of leases also when.
+        """
+        self._reread(id_ for id_ in busy if id_ in self.book.leases)
+        sights = self._holders.look(self.book.leases.values())
+        verdicts = [
+            (lease, verdict)
+            for lease in self.book.leases.values()
+            if (sight := sights.get(lease.request_id)) is not None
+            and (
+                verdict := judge(
+                    lease,
+                    sight,
+                    now,
+                    is_busy=lease.request_id in busy,
+                    start_timeout=self._start_timeout,
+                )
+            )
+        ]
+        self.to_launch = {
+            lease.request_id: lease for lease, verdict in verdicts if verdict.what == "launch"
+        }
+        to_write = [each for each in verdicts if each[1].what not in ("launch", "give_up")]
+        gone = self.book.cancelled(unfinished)
+        how = self._holders.how_ended(gone) if gone else {}
+        cancelled = [(each, how.get(each.id, "gone")) for each in gone]
+        if to_write or cancelled:
+            self._write_verdicts(to_write, cancelled, now)
+        for lease, verdict in verdicts:
+            if verdict.what == "give_up":
+                self._give_up(lease, verdict.why)
+        self._sweep(unfinished, now)
+        ended = [
+            (lease, verdict.why, verdict.at)
+            for lease, verdict in verdicts
+            if verdict.what == "release"
+        ]
+        return ended, cancelled
+
+    def _reread(self, request_ids: Iterable[str]) -> None:
+        """What is being launched is taken on by a thread: the ledger knows more of it than the book."""
+        wanted = [self.book.leases[id_].id for id_ in request_ids]
+        if wanted:
+            with self.ledger.reading() as session:
+                for id_ in wanted:
+                    self.book.hold(leases.by_id(session, id_))
+
+    def accrue(self, now: float) -> None:
+        """Add up what was borrowed, if it is time to."""
+        in_force = self.rules.in_force
+        if in_force is not None and self._borrowed.is_due(now):
+            with self.turn.writing() as session:
+                self._borrowed.accrue(session, in_force.policy, now)
+
+    def _write_verdicts(
+        self,
+        verdicts: Sequence[tuple[LeaseRecord, Verdict]],
+        cancelled: Sequence[tuple[RequestRecord, str]],
+        now: float,
+    ) -> None:
+        changed: dict[str, LeaseRecord] = {}
+        waiting: list[RequestRecord] = []
+        with self.turn.writing() as session:
+            for lease, verdict in verdicts:
+                if verdict.what == "begin":
+                    lifecycle.begin(session, lease.id, verdict.at, now)
+                elif verdict.what == "linger":
+                    lifecycle.linger(session, lease.id, verdict.at, verdict.why, now)
+                elif verdict.what == "recall":
+                    blocked = ("environment", verdict.why)
+                    lifecycle.recall(session, lease.id, now, verdict.why, blocked)
+                elif verdict.what == "release":
+                    lifecycle.release(session, lease.id, verdict.at, verdict.why)
+                changed[lease.request_id] = leases.by_id(session, lease.id)
+            for request, how in cancelled:
+                lifecycle.cancel(session, [request.id], now, how)
+                promises.end(session, request, how, now)
+            recalled = [id_ for id_, lease in changed.items() if lease.void]
+            if recalled:
+                waiting = list(requests.by_ids(session, recalled).values())
+                self._reread_sources(session, changed.values())
+        for request, _ in cancelled:
+            self.book.leave(request.id)
+        for id_, lease in changed.items():
+            if lease.released_at is None:
+                self.book.hold(lease)
+            else:
+                self.book.released(id_)
+        self._enter_again(waiting)
+
+    def _reread_sources(self, session: Session, recalled: Iterable[LeaseRecord]) -> None:
+        """A launch that never happened was no start: its source has waited since the one before."""
+        of = {
+            (lease.team, lease.source)
+            for lease in recalled
+            if lease.void and lease.source is not None
+        }
+        known = leases.source_starts(session, of)
+        for source in of:
+            if source in known:
+                self.book.source_starts[source] = known[source]
+            else:
+                self.book.source_starts.pop(source, None)
+
+    def _enter_again(self, waiting: Iterable[RequestRecord]) -> None:
+        for request in waiting:
+            if request.state == "queued":
+                self.book.enter(request)
+                if request.blocked_reason is not None:
+                    self.book.blocked[request.id] = (
+                        request.blocked_reason,
+                        request.blocked_message or "",
+                    )
+
+    def _give_up(self, lease: LeaseRecord, why: str) -> None:
+        self._logger.error("Run %s is given up: %s.", lease.run_id, why)
+        with self.turn.writing():
+            self._holders.give_up(lease, why)
+
+    def _sweep(self, unfinished: Collection[str], now: float) -> None:
+        """Now and then, cancel requests whose runs were over before the book ever heard of them."""
+        if 0 <= now - self._swept_at < SWEEP_EVERY:
+            return
+        self._swept_at = now
+        with self.ledger.reading() as session:
+            waiting = requests.waiting(session)
+        # A request is written before its run is queued, so a young one may be ahead of what is known.
+        ghosts = [
+            request.id
+            for request in waiting
+            if request.run_id not in unfinished
+            and request.id not in self.book.queued
+            and now - request.submitted_at >= SWEEP_EVERY
+        ]
+        if ghosts:
+            with self.turn.writing() as session:
+                lifecycle.cancel(session, ghosts, now, "ended before it was queued")
+
+    def enter(self, new: Sequence[RequestRecord]) -> None:
+        """Put requests into the book, with what is known of their sources."""
+        sources = self.book.new_sources(new)
+        if sources:
+            with self.ledger.reading() as session:
+                self.book.source_starts |= leases.source_starts(session, sources)
+        for request in new:
+            self.book.enter(request)
+
+    # -- launches -------------------------------------------------------------------------------
+
+    def heed(self, epoch: int | None, launch: Launch, again: bool, now: float) -> None:
+        """Act on what came of a launch, unless another writer has had a turn since it was begun.
+
+        Args:
+            epoch: the turn in which it was begun.
+            again: whether a holder that could not be launched waits again, and is not over.
+        """
+        lease = self.book.leases.get(launch.lease.request_id)
+        if epoch is None or epoch != self.turn.epoch or lease is None:
+            return
+        if lease.id != launch.lease.id or lease.state not in ("granted", "launching"):
+            return
+        with self.turn.writing(epoch) as session:
+            if launch.kind == "launched":
+                lifecycle.settle(session, lease.id, now)
+            elif launch.kind in ("unreachable", "broken_off") and again:
+                if self._holders.requeue(lease):
+                    blocked = ("environment", launch.detail)
+                    lifecycle.recall(session, lease.id, now, launch.detail, blocked)
+            elif launch.kind in ("failed", "unreachable"):
+                self._holders.give_up(lease, launch.detail)
+            became = leases.by_id(session, lease.id)
+            waiting = requests.by_ids(session, [lease.request_id]) if became.void else {}
+            self._reread_sources(session, [became])
+        if became.released_at is None:
+            self.book.hold(became)
+        else:
+            self.book.released(lease.request_id)
+        self._enter_again(waiting.values())
+
+    def recall(self, lease: LeaseRecord, why: str, now: float) -> None:
+        """Give back the GPUs of a launch that never began."""
+        held = self.book.leases.get(lease.request_id)
+        if held is None or held.id != lease.id or held.state != "granted":
+            return
+        self._write_verdicts([(held, Verdict("recall", now, why))], (), now)
+
+    # -- deciding -------------------------------------------------------------------------------
+
+    def plan(self, blocked: Mapping[str, tuple[str, str]], now: float) -> Plan:
+        """What would start now, and why the rest waits.
+
+        Args:
+            blocked: what something outside the decision keeps from starting, with reason and sentence.
+        """
+        with collector_at_rest():
+            return plan(self.rules.policy, self.state(blocked, now), now)
+
+    def state(self, blocked: Mapping[str, tuple[str, str]], now: float) -> State:
+        """The moment as the decision wants it."""
+        return self.book.state(
+            self.rules.policy,
+            now,
+            used=self._borrowed.used,
+            cordoned=self.cordoned,
+            blocked=blocked,
+        )
+
+    # -- carrying it out ------------------------------------------------------------------------
+
+    def carry_out(
+        self,
+        decided: Plan,
+        starts: Sequence[Start],
+        blocked: Mapping[str, tuple[str, str]],
+        now: float,
+    ) -> Sequence[LeaseRecord]:
+        """Write what a pass has decided, all or none; the new leases, which are to be launched.
+
+        Raises:
+            Overtaken: if another daemon has become the writer, or nodes were taken out of service or put
+                back since the pass began; nothing is written then.
+        """
+        assert self.rules.in_force is not None
+        with self.turn.writing() as session:
+            written = carry_out(
+                session,
+                self.book,
+                decided,
+                starts,
+                blocked=blocked,
+                used=self._borrowed.used,
+                cordoned=self.cordoned,
+                policy_version=self.rules.in_force.version,
+                grace=self.rules.policy.preemption.grace.total_seconds(),
+                now=now,
+            )
+        written.enter(self.book)
+        return written.granted
+
+    # -- bounds and stops -----------------------------------------------------------------------
+
+    def keep_bounds(self, now: float) -> tuple[Sequence[LeaseRecord], Sequence[LeaseRecord]]:
+        """Note which leases near the end of their time, and mean to stop those that are past it.
+
+        Returns:
+            (those to be told for the first time that it is near, those meant to be stopped now).
+        """
+        near, past = due(self.book.leases.values(), now)
+        if not near and not past:
+            return (), ()
+        with self.turn.writing() as session:
+            near = [lease for lease in near if lifecycle.warn(session, lease.id, now)]
+            past = [lease for lease in past if lifecycle.stop(session, lease.id, "bound", now)]
+            changed = [leases.by_id(session, lease.id) for lease in (*near, *past)]
+        for lease in changed:
+            self.book.hold(lease)
+        return near, past
+
+    def make_stops(self) -> None:
+        """Try to stop what is to be stopped and still there, as often as it is due."""
+        stopping = [lease for lease in self.book.leases.values() if lease.state == "stopping"]
+        tries = self._stops.due(stopping)
+        if not tries:
+            return
+        with self.turn.writing() as session:
+            for lease in tries:
+                lifecycle.tried_to_stop(session, lease.id)
+        for lease in tries:
+            self._stops.try_(lease)
+
+    def _stop(self, lease: LeaseRecord) -> None:
+        try:
+            self._holders.stop(lease)
+        except Exception:
+            self._logger.exception(
+                "Run %s was told to stop, and could not be; it is tried again", lease.run_id
+            )
+
+    def close(self) -> None:
+        """End as one should: whoever comes next need not wait for the turn to run out."""
+        with suppress(LedgerError):
+            self.give_up_turn()

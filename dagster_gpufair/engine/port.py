@@ -1,0 +1,80 @@
+"""What holds GPUs, as the engine sees it: runs of Dagster, or steps of one.
+
+The engine knows no Dagster. It asks what is to be seen of the holders of its leases, and has them
+launched, stopped and told; whoever implements `Holders` does so for one kind of holder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.requests import RequestRecord
+
+Doing = Literal["queued", "starting", "running", "over"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is to be seen of a holder now.
+
+    ``since`` is when it began to run, or when it was over, in seconds since the epoch. ``how`` says how
+    it ended. ``alive`` is whether its processes are there: None where nobody can tell.
+    """
+
+    doing: Doing
+    since: float | None = None
+    how: str = ""
+    alive: bool | None = None
+
+
+LaunchKind = Literal["launched", "failed", "unreachable", "unsettled", "not_queued", "broken_off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What came of a launch.
+
+    ``launched``: the launcher has taken it. ``failed``: the launcher said no. ``unreachable``: what it needs
+    could not be reached, so it has certainly not begun. ``unsettled``: the call broke off or timed out, and
+    the launch may still happen. ``not_queued``: the holder does not wait to be launched (any more), or
+    somebody else launches it. ``broken_off``: something broke before it was handed to its launcher.
+    """
+
+    lease: LeaseRecord
+    kind: LaunchKind
+    detail: str = ""
+    location: str = ""
+
+
+class Holders(Protocol):
+    """What holds GPUs, of one kind."""
+
+    def look(self, held: Collection[LeaseRecord]) -> Mapping[str, Sight]:
+        """What is to be seen of the holders of these leases, by request id.
+
+        One that is missing in the answer could not be looked at: it keeps its GPUs.
+        """
+        ...
+
+    def how_ended(self, waited: Collection[RequestRecord]) -> Mapping[str, str]:
+        """How those ended that waited and are over, by request id."""
+        ...
+
+    def requeue(self, lease: LeaseRecord) -> bool:
+        """Have a holder wait again whose launch has certainly not happened.
+
+        Returns:
+            Whether it waits now: one that has moved on stays as it is.
+        """
+        ...
+
+    def give_up(self, lease: LeaseRecord, why: str) -> None:
+        """Have a holder over by its own record: nothing of it is there, and nothing may come any more."""
+        ...
+
+    def stop(self, lease: LeaseRecord) -> None:
+        """Ask a holder to end. May hang, and may do nothing: nothing is free because of it."""
+        ...

@@ -1,0 +1,301 @@
+"""What the daemon keeps between passes for the GPU runs of one instance, and each step of a pass for them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
+
+from dagster_gpufair.engine.engine import Engine
+from dagster_gpufair.engine.lanes import Lanes
+from dagster_gpufair.engine.port import Launch
+from dagster_gpufair.engine.would_stop import Remark, WouldStop
+from dagster_gpufair.engine.writer_turn import WriterTurn
+from dagster_gpufair.gate.admission import Refusal
+from dagster_gpufair.gate.arrivals import Arrivals
+from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
+from dagster_gpufair.gate.dagster_internals import (
+    IWorkspaceProcessContext,
+    location_errors,
+    location_of,
+    times_queued,
+)
+from dagster_gpufair.gate.environment import Environment
+from dagster_gpufair.gate.launching import launch_granted
+from dagster_gpufair.gate.picking import NOT_IN_QUEUE, Picked, Picker
+from dagster_gpufair.gate.refusing import refuse
+from dagster_gpufair.gate.run_holders import RunHolders
+from dagster_gpufair.gate.run_page import (
+    Word,
+    again_word,
+    bound_near_word,
+    bound_over_word,
+    cancelled_word,
+    clock,
+    granted_word,
+    lingering_word,
+    released_word,
+    unsettled_word,
+)
+from dagster_gpufair.gate.teller import Teller
+from dagster_gpufair.gate.ungated import Ungated
+from dagster_gpufair.gate.waiting_line import WaitingLine
+from dagster_gpufair.ledger import lifecycle
+from dagster_gpufair.ledger.connect import ledger_of
+from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.scheduling.model import Plan
+
+SUBMITTED_WITHIN = 10.0
+"""Seconds that a submission may take."""
+THREADS = 8
+"""Launches of a code location at once under ``dequeue_use_threads`` without a number."""
+
+
+class Gate:
+    """Between Dagster's queue and the engine."""
+
+    def __init__(self, instance: DagsterInstance, coordinator: GpuFairRunCoordinator, logger: Any):
+        self.instance = instance
+        ledger = ledger_of(instance)
+        self._start_timeout = float(instance.run_monitoring_start_timeout_seconds)
+        self._holders = RunHolders(instance, coordinator, WriterTurn(ledger).host)
+        self.engine = Engine(
+            ledger, self._holders, coordinator.policy_watch, logger, self._start_timeout
+        )
+        width = (
+            (coordinator.dequeue_num_workers or THREADS) if coordinator.dequeue_use_threads else 1
+        )
+        self.lanes = Lanes(width)
+        self.picker = Picker()
+        self.teller = Teller(instance, ledger, logger)
+        self._queue_config = coordinator.get_run_queue_config()
+        self._logger = logger
+        self._arrivals = Arrivals(instance, self.engine)
+        self._ungated = Ungated(self.engine, logger)
+        self._environment = Environment()
+        self._would_stop = WouldStop()
+        self._launches: deque[tuple[int, Launch]] = deque()
+        self._unadmitted: Sequence[str] = ()
+        """Queued GPU runs that no policy could be asked about yet."""
+        self._causes: dict[str, str] = {}
+        """Why runs did not start, of those that have just failed for it."""
+
+    def take_turn(self, now: float, *, clock_is_real: bool) -> bool:
+        """Become or stay the one writer; what an earlier one left unfinished is taken up."""
+        before = self.engine.book
+        if not self.engine.take_turn(now, clock_is_real=clock_is_real):
+            return False
+        if self.engine.book is not before:
+            self.teller.remember(self.engine.book.queued.values())
+        return True
+
+    # -- launches -------------------------------------------------------------------------------
+
+    def heed_launches(self, now: float) -> None:
+        """Act on what came of the launches since the last pass; each is kept until that is done."""
+        while self._launches:
+            epoch, launch = self._launches[0]
+            # What has been in other hands since is judged from the ledger.
+            if epoch == self.engine.turn.epoch:
+                self._heed(epoch, launch, now)
+            self._launches.popleft()
+
+    def _heed(self, epoch: int, launch: Launch, now: float) -> None:
+        lease, run_id = launch.lease, launch.lease.run_id
+        again = True
+        if launch.kind in ("launched", "unsettled"):
+            self._environment.reached(launch.location)
+        if launch.kind not in ("launched", "not_queued"):
+            self._logger.warning(
+                "Run %s was not launched (%s): %s", run_id, launch.kind, launch.detail
+            )
+        if launch.kind == "unreachable":
+            first_pause = self._queue_config.user_code_failure_retry_delay
+            self._environment.failed(launch.location, launch.detail, now, first_pause)
+            again, launch = self._once_more(launch)
+        elif launch.kind == "unsettled" and lease.request_id in self.engine.book.leases:
+            self.teller.news(unsettled_word(lease, launch.detail, now + self._start_timeout))
+        if launch.kind in ("failed", "unreachable") and not (
+            launch.kind == "unreachable" and again
+        ):
+            self._causes[lease.request_id] = launch.detail
+        self.engine.heed(epoch, launch, again, now)
+
+    def _once_more(self, launch: Launch) -> tuple[bool, Launch]:
+        """Whether a run whose code location could not be reached is tried again, as Dagster is set to."""
+        retries = self._queue_config.max_user_code_failure_retries
+        tries = times_queued(self.instance, launch.lease.run_id)
+        if tries <= retries:
+            return True, launch
+        said = f"in {retries + 1} tries " if retries else ""
+        detail = (
+            f"its code location could not be reached {said}"
+            f"(max_user_code_failure_retries: {retries}): {launch.detail}"
+        )
+        return False, Launch(launch.lease, launch.kind, detail, launch.location)
+
+    def recall(self, now: float) -> None:
+        """Give back the GPUs of runs whose lane was closed before it came to them."""
+        for request_id in self.lanes.recall():
+            lease = self.engine.book.leases.get(request_id)
+            if lease is not None:
+                self.engine.recall(lease, "Launches before it hang.", now)
+
+    def pending(self) -> set[str]:
+        """The runs that are being launched, and those that will be because they hold GPUs."""
+        leases = self.engine.book.leases
+        ours = {
+            *self.lanes.under_way(),
+            *(id_ for id_, lease in leases.items() if lease.state == "granted"),
+        }
+        return {leases[id_].run_id if id_ in leases else id_ for id_ in ours}
+
+    def _launch(
+        self, context: IWorkspaceProcessContext, lease: LeaseRecord, run: DagsterRun, word: Word
+    ) -> None:
+        epoch = self.engine.turn.epoch
+        assert epoch is not None
+
+        def work() -> None:
+            launch = launch_granted(self.instance, context, self.engine.turn, epoch, lease, word)
+            self._launches.append((epoch, launch))
+
+        self.teller.granted(lease.run_id)
+        self.lanes.put(location_of(run) or "", lease.request_id, work)
+
+    # -- the steps of a pass --------------------------------------------------------------------
+
+    def follow(self, unfinished: Sequence[str], active: Sequence[RunRecord], now: float) -> None:
+        """Bring the book to what the runs do, and have it said whose GPUs are free again."""
+        there = set(unfinished)
+        self._holders.see(there, active)
+        lingered = {
+            id_ for id_, lease in self.engine.book.leases.items() if lease.state == "ending"
+        }
+        ended, cancelled = self.engine.follow(there, self.lanes.under_way(), now)
+        for lease, how, at in ended:
+            cause = self._causes.pop(lease.request_id, None)
+            self.teller.over(released_word(lease, how, at, cause))
+        for request, how in cancelled:
+            self.teller.over(cancelled_word(request.run_id, how))
+        for id_, lease in self.engine.book.leases.items():
+            if lease.state == "ending" and id_ not in lingered:
+                self._logger.error(
+                    "Run %s is over, and its processes are there: its GPUs are held until they have "
+                    "ended.",
+                    lease.run_id,
+                )
+                self.teller.news(lingering_word(lease))
+        self._unadmitted = self._arrivals.meet(unfinished, now)
+        if self.engine.rules.in_force is not None:
+            self._ungated.find(there, active, now)
+        self.engine.accrue(now)
+
+    def broken(self, context: IWorkspaceProcessContext, now: float) -> dict[str, tuple[str, str]]:
+        """The requests whose environment is not ready, and why."""
+        errors = location_errors(context.create_request_context())
+        locations = self._environment.broken(now, errors, self.lanes.closed(), clock)
+        if not locations:
+            return {}
+        return {
+            request.id: ("environment", locations[request.location])
+            for request in self.engine.book.queued.values()
+            if request.location in locations
+        }
+
+    def carry_out(self, context: IWorkspaceProcessContext, picked: Picked, now: float) -> set[str]:
+        """Write what was picked, and begin to launch it and what was granted but not launched before.
+
+        Returns:
+            The requests whose launch was begun.
+        """
+        for run in picked.foreign:
+            self._refuse_foreign(run, now)
+        begun = set()
+        unlaunched = self._take_unlaunched()
+        if picked.plan is not None and self.engine.rules.in_force is not None:
+            policy = self.engine.rules.in_force.policy
+            starts = {start.request.id: start for start in picked.starts}
+            for lease in self.engine.carry_out(picked.plan, picked.starts, picked.blocked, now):
+                word = granted_word(starts[lease.request_id], policy, now)
+                self._launch(context, lease, picked.runs[lease.request_id], word)
+                begun.add(lease.request_id)
+        for lease, run in unlaunched:
+            self._launch(context, lease, run, again_word(lease))
+            begun.add(lease.request_id)
+        return begun
+
+    def _take_unlaunched(self) -> list[tuple[LeaseRecord, DagsterRun]]:
+        """What holds GPUs and is still to be launched, though nobody does."""
+        wanted = {lease.run_id: lease for lease in self.engine.to_launch.values()}
+        if not wanted:
+            return []
+        statuses = [DagsterRunStatus.QUEUED, DagsterRunStatus.STARTING]
+        runs = self.instance.get_runs(RunsFilter(run_ids=list(wanted), statuses=statuses))
+        return [(wanted[run.run_id], run) for run in runs]
+
+    def _refuse_foreign(self, run: DagsterRun, now: float) -> None:
+        """Fail a run that bears the name of a code location whose code it does not have."""
+        location = location_of(run)
+        message = (
+            f"its code is not that of code location '{location}' in this deployment's workspace. Launch "
+            "the job from the deployment's own workspace (the UI, or `dagster job launch` with its "
+            "workspace file)."
+        )
+        request = self.engine.book.request_of_run(run.run_id)
+        if request is None:
+            return
+        with self.engine.turn.writing() as session:
+            lifecycle.refuse(session, request, "invalid_request", message, now)
+        self.engine.book.leave(request.id)
+        refuse(self.instance, run, Refusal("invalid_request", message))
+
+    def keep_bounds(self, now: float) -> None:
+        """Tell the runs whose time is nearly over, and stop those that are past it."""
+        near, past = self.engine.keep_bounds(now)
+        for lease in near:
+            self.teller.news(bound_near_word(lease))
+        for lease in past:
+            self.teller.news(bound_over_word(lease))
+        self.engine.make_stops()
+
+    def tell(self, picked: Picked, now: float) -> None:
+        """Have said on the runs' pages what has changed."""
+        plan = picked.plan or Plan((), ())
+        outside = {
+            start.request.id: (start.pool, *picked.blocked[start.request.id])
+            for start in plan.starts
+            if start.request.id in picked.blocked
+        }
+        for run_id in self._unadmitted:
+            outside[run_id] = ("not yet admitted", "environment", "No GPU policy is in force.")
+        # Between the two steps of a submission there is nothing to say.
+        queued = self.engine.book.queued
+        quiet = {
+            id_
+            for id_, why in picked.blocked.items()
+            if why == NOT_IN_QUEUE
+            and id_ in queued
+            and now - queued[id_].submitted_at < SUBMITTED_WITHIN
+        }
+        remarks = self._remarks(plan, picked, now)
+        rules = self.engine.rules
+        line = WaitingLine(plan, outside, rules.trouble, rules.version, quiet, remarks)
+        self.teller.speak(line, now)
+
+    def _remarks(self, plan: Plan, picked: Picked, now: float) -> dict[str, Remark]:
+        """What would be stopped for those that wait, where the policy has that."""
+        engine, rules = self.engine, self.engine.rules
+        if rules.in_force is None or rules.in_force.policy is rules.policy:
+            return {}
+        policy, state = rules.in_force.policy, engine.state(picked.blocked, now)
+        seen = (rules.version, engine.book.changes, engine.cordoned)
+        self._would_stop.look(policy, state, plan, seen, now)
+        return self._would_stop.remarks(policy, state)
+
+    def close(self) -> None:
+        """End as one should."""
+        self.teller.finish(timeout=5)
+        self.engine.close()

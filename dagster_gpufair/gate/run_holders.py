@@ -1,0 +1,90 @@
+"""Runs of Dagster as what holds GPUs: the engine's port for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from dagster import DagsterInstance, DagsterRunStatus, RunRecord
+
+from dagster_gpufair.engine.port import Sight
+from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
+from dagster_gpufair.gate.dagster_internals import enqueue
+from dagster_gpufair.gate.runs import records_of
+from dagster_gpufair.gate.workers import Workers
+from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.requests import RequestRecord
+
+
+class RunHolders:
+    """Looks at runs once a pass: `see` takes what the pass has read of them anyway."""
+
+    def __init__(self, instance: DagsterInstance, coordinator: GpuFairRunCoordinator, host: str):
+        self._instance = instance
+        self._coordinator = coordinator
+        self._workers = Workers(instance, host)
+        self._unfinished: set[str] = set()
+        self._active: dict[str, RunRecord] = {}
+
+    def see(self, unfinished: set[str], active: Sequence[RunRecord]) -> None:
+        """What the pass knows: the ids of all unfinished runs, and the runs that hold a worker."""
+        self._unfinished = unfinished
+        self._active = {record.dagster_run.run_id: record for record in active}
+
+    def look(self, held: Collection[LeaseRecord]) -> Mapping[str, Sight]:
+        self._workers.forget_but({lease.run_id for lease in held})
+        over = [lease for lease in held if lease.run_id not in self._unfinished]
+        found = {
+            record.dagster_run.run_id: record
+            for record in records_of(self._instance, [lease.run_id for lease in over])
+        }
+        sights = {lease.request_id: self._over(lease, found.get(lease.run_id)) for lease in over}
+        for lease in held:
+            if lease.run_id in self._unfinished:
+                sights[lease.request_id] = self._going_on(lease)
+        return {id_: sight for id_, sight in sights.items() if sight is not None}
+
+    def _over(self, lease: LeaseRecord, record: RunRecord | None) -> Sight | None:
+        if record is None:
+            return Sight("over", None, "deleted", self._workers.alive(lease, None, is_over=True))
+        run = record.dagster_run
+        if not run.is_finished:
+            return None  # it was queued again between two looks: the next pass sees it
+        alive = self._workers.alive(lease, run, is_over=True)
+        return Sight("over", record.end_time, run.status.value.lower(), alive)
+
+    def _going_on(self, lease: LeaseRecord) -> Sight | None:
+        record = self._active.get(lease.run_id)
+        if record is None:
+            return Sight("queued")
+        run = record.dagster_run
+        alive = self._workers.alive(lease, run, is_over=False)
+        if run.status == DagsterRunStatus.STARTING or record.start_time is None:
+            return Sight("starting", alive=alive)
+        return Sight("running", record.start_time, alive=alive)
+
+    def how_ended(self, waited: Collection[RequestRecord]) -> Mapping[str, str]:
+        by_run = {request.run_id: request.id for request in waited}
+        return dict.fromkeys(by_run.values(), "deleted") | {
+            by_run[record.dagster_run.run_id]: record.dagster_run.status.value.lower()
+            for record in records_of(self._instance, by_run)
+        }
+
+    def requeue(self, lease: LeaseRecord) -> bool:
+        run = self._instance.get_run_by_id(lease.run_id)
+        if run is None or run.status not in (DagsterRunStatus.QUEUED, DagsterRunStatus.STARTING):
+            return False
+        if run.status == DagsterRunStatus.STARTING:
+            enqueue(self._instance, run)
+        return True
+
+    def give_up(self, lease: LeaseRecord, why: str) -> None:
+        run = self._instance.get_run_by_id(lease.run_id)
+        if run is None or run.is_finished:
+            return
+        if run.status == DagsterRunStatus.CANCELING:
+            self._instance.report_run_canceled(run, f"The run is over: {why}.")
+        else:
+            self._instance.report_run_failed(run, f"The run has failed: {why}.")
+
+    def stop(self, lease: LeaseRecord) -> None:
+        self._coordinator.cancel_run(lease.run_id)

@@ -1,0 +1,87 @@
+"""Why each waiting run waits, and where in line: what is news of it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+
+from dagster_gpufair.engine.would_stop import Remark
+from dagster_gpufair.gate.run_page import Word, day_and_clock, ordinal, short
+from dagster_gpufair.gate.tags import LONGEST_WHY, shortened
+from dagster_gpufair.scheduling.model import Plan
+from dagster_gpufair.scheduling.places import places
+
+LONGEST_REMARK = 140
+"""Of the characters of a tag."""
+_TROUBLE, _REMARK = "!", "+"
+"""Marks of a reason: the policy file is broken; there are runs that would be stopped for it."""
+
+
+class WaitingLine:
+    """Why each waiting run waits, and where in line; a pass says only what is new of it.
+
+    Args:
+        plan: the pass's plan.
+        outside: runs that are in no line of the plan's: {run id: (line, reason, sentence)}.
+        trouble: what is wrong with the policy file, if anything.
+        policy: the version of the policy it was decided by.
+        quiet: runs of which nothing is said yet.
+        remarks: for whom what would be stopped.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        outside: Mapping[str, tuple[str, str, str]],
+        trouble: str | None,
+        policy: int | None,
+        quiet: Collection[str] = (),
+        remarks: Mapping[str, Remark] | None = None,
+    ) -> None:
+        self.policy = policy
+        self._quiet = quiet
+        self._remarks = remarks or {}
+        self._plan = plan
+        self._outside = outside
+        self._trouble = trouble
+
+    def reasons(self) -> Iterator[tuple[str, str, str]]:
+        """(run id, reason, sentence) of all that wait, first in line first.
+
+        What is news besides the reason itself is a mark at its end.
+        """
+        mark = "" if self._trouble is None else _TROUBLE
+        for run_id, (_, reason, why) in self._outside.items():
+            if run_id not in self._quiet:
+                yield run_id, reason + mark, why
+        for group in self._plan.waiting:
+            reason = group.reason + mark
+            for request in group.requests:
+                if request.id not in self._quiet:
+                    more = _REMARK if request.id in self._remarks else ""
+                    yield request.id, reason + more, group.message
+
+    @cached_property
+    def _places(self) -> Mapping[str, tuple[str, int]]:
+        return places(self._plan)
+
+    def word(self, run_id: str, reason: str, why: str, now: float) -> Word:
+        """What the page of a waiting run should say, as of ``now``."""
+        if run_id in self._outside:
+            line = self._outside[run_id][0]
+        else:
+            pool, place = self._places[run_id]
+            line = f"{ordinal(place)} in {pool}"
+        tag = f"{reason.rstrip(_TROUBLE + _REMARK)} · {line}"
+        said, remark, as_of = why, "", f" ({day_and_clock(now)})"
+        if reason.endswith(_REMARK):
+            found = self._remarks[run_id]
+            remark = shortened(found.short, LONGEST_REMARK)
+            said = f"{said} {found.sentence}"
+            why = f"{shortened(why, LONGEST_WHY - len(remark) - len(as_of) - 1)} {remark}"
+        why = shortened(why, LONGEST_WHY - len(as_of)) + as_of
+        sentence = f"Waiting, {line}: {said} `gpufair explain {short(run_id)}` says more."
+        if self._trouble is not None:
+            tag += " · policy file broken"
+            sentence += f" The policy file changes nothing now: {self._trouble}."
+        return Word(run_id, "waiting", reason, tag, why, sentence, remark)

@@ -1,0 +1,125 @@
+"""The processes of a run, on this machine: whether they are there, which no status says.
+
+A run may be over by its status while its processes go on, and go on by its status when they are gone.
+Their ids stand in the run's event log. They mean something only where they were written: for Dagster's
+default launcher and a code server on the machine, and in the container, that this daemon is in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from dagster import DagsterInstance, DagsterRun, DefaultRunLauncher
+
+from dagster_gpufair.gate.dagster_internals import GRPC_INFO_TAG, processes_in_log
+from dagster_gpufair.ledger.leases import LeaseRecord
+
+LOOK_EVERY = 5.0
+"""Seconds between two looks at the processes of a run that goes on."""
+GONE_FOR = 5.0
+"""Seconds: a worker's last word may come to the database a moment after it has ended."""
+READ_AGAIN = 30.0
+"""Seconds between two readings of an event log for processes that were begun since."""
+_SLACK = 5.0
+"""Seconds by which clocks may differ when a process is told from a later one with the same id."""
+_LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
+
+
+class Process(NamedTuple):
+    """A process of this machine: ``ticks`` tells it from a later one with the same id."""
+
+    pid: int
+    ticks: int
+
+
+@dataclass
+class _Known:
+    processes: set[Process] = field(default_factory=set)
+    named: set[int] = field(default_factory=set)
+    read_at: float = float("-inf")
+    looked_at: float = float("-inf")
+    gone_since: float | None = None
+    alive: bool | None = None
+
+
+class Workers:
+    """Looks for the processes of runs. Args: ``host``: where this daemon runs, as in leases."""
+
+    def __init__(self, instance: DagsterInstance, host: str):
+        self._instance = instance
+        self._host = host
+        self._known: dict[str, _Known] = {}
+
+    def forget_but(self, run_ids: set[str]) -> None:
+        """Only these runs are of interest any more."""
+        self._known = {id_: known for id_, known in self._known.items() if id_ in run_ids}
+
+    def alive(self, lease: LeaseRecord, run: DagsterRun | None, *, is_over: bool) -> bool | None:
+        """Whether any process of a run is there; None where nobody can tell.
+
+        That they are gone counts only after a while where the run goes on.
+        """
+        now = time.monotonic()
+        known = self._known.get(lease.run_id)
+        if known is None:
+            if run is None or not self._is_here(lease, run):
+                return None
+            known = self._known[lease.run_id] = _Known()
+        if not is_over and now - known.looked_at < LOOK_EVERY:
+            return known.alive
+        known.looked_at = now
+        if run is not None and (is_over or now - known.read_at >= READ_AGAIN or not known.named):
+            self._read(run, known)
+            known.read_at = now
+        if not known.named:
+            return None
+        if any(_is_there(process) for process in known.processes):
+            known.gone_since, known.alive = None, True
+        else:
+            known.gone_since = known.gone_since if known.gone_since is not None else now
+            known.alive = False if is_over or now - known.gone_since >= GONE_FOR else None
+        return known.alive
+
+    def _is_here(self, lease: LeaseRecord, run: DagsterRun) -> bool:
+        if not isinstance(self._instance.run_launcher, DefaultRunLauncher):
+            return False
+        if lease.launch_host != self._host or not Path("/proc/self/stat").exists():
+            return False
+        try:
+            server = json.loads(run.tags[GRPC_INFO_TAG])
+        except (KeyError, ValueError):
+            return False
+        return bool(server.get("socket")) or server.get("host") in _LOCAL
+
+    def _read(self, run: DagsterRun, known: _Known) -> None:
+        for pid, at in processes_in_log(self._instance, run.run_id):
+            if pid in known.named:
+                continue
+            known.named.add(pid)
+            ticks = _ticks(pid)
+            if ticks is not None and _began(ticks) <= at + _SLACK:
+                known.processes.add(Process(pid, ticks))
+
+
+def _is_there(process: Process) -> bool:
+    return _ticks(process.pid) == process.ticks
+
+
+def _ticks(pid: int) -> int | None:
+    """When a process began, in clock ticks since the boot; None if it is not there, or only its ruin."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _began(ticks: int) -> float:
+    """Seconds since the epoch at which a process began."""
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time() - since_boot + ticks / os.sysconf("SC_CLK_TCK")
