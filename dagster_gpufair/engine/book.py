@@ -102,6 +102,7 @@ class Book:
         if left is not None and request_id not in self.leases:
             self._by_run.pop(left.run_id, None)
         self._requests.pop(request_id, None)
+        self.blocked.pop(request_id, None)
         self._in_order = None
 
     def promise(self, request_id: str, promised: Promise | None) -> None:

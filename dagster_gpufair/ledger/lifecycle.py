@@ -355,7 +355,8 @@ def recall(
         "blocked_reason": blocked_reason,
         "blocked_message": blocked_message,
     }
-    return _end(session, "recall", lease_id, at, reason, again)
+    data = {"blocked": None if blocked is None else list(blocked)}
+    return _end(session, "recall", lease_id, at, reason, again, data)
 
 
 def preempt(session: Session, lease_id: int, at: float, reason: str) -> bool:
@@ -445,13 +446,15 @@ def _end(
     at: float,
     reason: str,
     request_values: Mapping[str, Any],
+    more: Mapping[str, Any] | None = None,
 ) -> bool:
     found = _open_lease(session, lease_id)
     if found is None:
         return False
     # Clocks of two machines differ; a lease does not end before it began.
     at = max(at, found.started_at)
-    data = {"gpus": found.gpus, "held": at - found.started_at, "reason": reason}
+    held = at - found.started_at
+    data = {"gpus": found.gpus, "held": held, "reason": reason, **(more or {})}
     values = {"released_at": at, "release_reason": reason}
     if not _advance(session, transition, lease_id, at, values, data):
         return False

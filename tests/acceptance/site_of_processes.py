@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 import yaml
 from dagster import DagsterInstance
 
-from dagster_gpufair.ledger import audit
+from dagster_gpufair.ledger import audit, leases
 from dagster_gpufair.ledger.connect import ledger_of
 
 HOST = "127.0.0.1"
@@ -48,7 +49,7 @@ def free_port() -> int:
 class Site:
     """Starts, kills and asks the processes; `close` ends what is left of them."""
 
-    def __init__(self, home: Path, storage: dict[str, Any] | None = None):
+    def __init__(self, home: Path, storage: dict[str, Any] | None = None, **sections: Any):
         self.home = home
         self.port = free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -64,6 +65,7 @@ class Site:
                 "config": {"policy": "gpufair.yaml", "dequeue_interval_seconds": 1},
             },
             "telemetry": {"enabled": False},
+            **sections,
         }
         if storage is not None:
             config["storage"] = storage
@@ -73,23 +75,50 @@ class Site:
             yaml.safe_dump({"load_from": [{"grpc_server": server}]})
         )
         jobs = str(Path(__file__).with_name("jobs.py"))
-        code = ("dagster", "api", "grpc", "-f", jobs, "--host", HOST, "-p", str(code_port))
-        self._start("code", *code, "--location-name", "jobs")
-        self.await_(lambda: _listens(code_port), "the code server")
+        self._code_port = code_port
+        self._code = ("dagster", "api", "grpc", "-f", jobs, "--host", HOST, "-p", str(code_port))
+        self.start_code()
         workspace = ("-w", str(home / "workspace.yaml"))
         self._start("web", "dagster_webserver", "-h", HOST, "-p", str(self.port), *workspace)
         self.await_(lambda: _listens(self.port), "the web server")
         self.instance = DagsterInstance.from_config(str(home))
 
-    def start_daemon(self, name: str = "daemon") -> None:
+    def start_code(self, **environment: str) -> None:
+        """The code server, which starts the workers of runs."""
+        self._start("code", *self._code, "--location-name", "jobs", **environment)
+        self.await_(lambda: _listens(self._code_port), "the code server")
+
+    def start_daemon(self, name: str = "daemon", **environment: str) -> None:
         workspace = ("-w", str(self.home / "workspace.yaml"))
-        self._start(name, "dagster._daemon", "run", *workspace)
+        self._start(name, "dagster._daemon", "run", *workspace, **environment)
 
     def kill(self, name: str = "daemon") -> None:
         """As a machine that loses power."""
         process = self._processes.pop(name)
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+    def worker(self, run_id: str) -> int:
+        """The process id of a run's worker."""
+        (pid,) = re.findall(r"Started process for run \(pid: (\d+)\)", self.events(run_id))
+        return int(pid)
+
+    def kill_worker(self, run_id: str) -> None:
+        """As the kernel does when memory runs out."""
+        os.kill(self.worker(run_id), signal.SIGKILL)
+
+    def events(self, run_id: str) -> str:
+        """All that a run's event log says."""
+        logs = self.instance.all_logs(run_id)
+        return "\n".join(log.dagster_event.message or "" for log in logs if log.dagster_event)
+
+    def starts(self, run_id: str) -> int:
+        """How often a run's process has started."""
+        logs = self.instance.all_logs(run_id)
+        return sum(
+            log.dagster_event is not None and log.dagster_event.event_type_value == "PIPELINE_START"
+            for log in logs
+        )
 
     def launch(self, job: str, **tags: str) -> str:
         """Launch a run as the UI does; its id."""
@@ -142,6 +171,11 @@ class Site:
                 raise AssertionError(f"waited in vain for {what}\n{self._last_words()}")
             time.sleep(0.1)
 
+    def holders(self) -> set[str]:
+        """The runs that hold GPUs, as the ledger has it."""
+        with ledger_of(self.instance).reading() as session:
+            return {lease.run_id for lease in leases.open_leases(session)}
+
     def violations(self) -> list[str]:
         with ledger_of(self.instance).reading() as session:
             return list(audit.violations(session))
@@ -154,8 +188,9 @@ class Site:
             _end_group(process)
         self.instance.dispose()
 
-    def _start(self, name: str, *module_and_arguments: str) -> None:
-        environment = {**os.environ, "DAGSTER_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
+    def _start(self, name: str, *module_and_arguments: str, **more: str) -> None:
+        ours = {"DAGSTER_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, **ours, **more}
         with (self.home / "output" / name).open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [sys.executable, "-m", *module_and_arguments],

@@ -5,15 +5,6 @@ from __future__ import annotations
 from site_of_processes import Site
 
 
-def starts(site: Site, run_id: str) -> int:
-    """How often a run's process has started."""
-    logs = site.instance.all_logs(run_id)
-    return sum(
-        log.dagster_event is not None and log.dagster_event.event_type_value == "PIPELINE_START"
-        for log in logs
-    )
-
-
 def test_runs_go_on_after_the_daemon_was_killed(site: Site) -> None:
     site.start_daemon()
     first = site.launch("large")
@@ -35,7 +26,7 @@ def test_runs_go_on_after_the_daemon_was_killed(site: Site) -> None:
     for run_id in (second, third, plain):
         site.await_status(run_id, "SUCCESS")
     site.await_(lambda: site.tag(third, "state") == "released", "the GPUs to be given back")
-    assert [starts(site, run_id) for run_id in (first, second, third, plain)] == [1, 1, 1, 1]
+    assert [site.starts(run_id) for run_id in (first, second, third, plain)] == [1, 1, 1, 1]
     assert site.violations() == []
 
 
@@ -50,5 +41,5 @@ def test_a_second_daemon_stands_by_and_takes_over(site: Site) -> None:
     site.let_end()
     for run_id in runs:
         site.await_status(run_id, "SUCCESS")
-    assert [starts(site, run_id) for run_id in runs] == [1, 1]
+    assert [site.starts(run_id) for run_id in runs] == [1, 1]
     assert site.violations() == []

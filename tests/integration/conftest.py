@@ -20,6 +20,8 @@ from sqlalchemy.pool import NullPool
 
 from dagster_gpufair.ledger.connect import ledger_of
 
+MOST_STARTS = 10
+
 
 @dataclass
 class PostgresServer:
@@ -56,6 +58,13 @@ class PostgresServer:
         self.server.stop()
 
     def start(self) -> None:
+        """It may not be ready yet when the library that starts it looks, on a machine that is busy."""
+        for _ in range(MOST_STARTS):
+            try:
+                self.server.start()
+            except AssertionError:
+                continue
+            return
         self.server.start()
 
 

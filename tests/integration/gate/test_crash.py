@@ -34,7 +34,7 @@ def assert_a_new_daemon_brings_it_right(scene: Scene) -> None:
 
 
 def test_killed_at_any_moment_on_sqlite(open_stage: OpenStage, tmp_path: Path) -> None:
-    stage = open_stage(POLICY)
+    stage = open_stage(POLICY, max_user_code_failure_retries=9)
     scene = Scene(stage)
     kept = tmp_path.with_name("kept")
     stage.ledger.dispose()
@@ -55,7 +55,7 @@ def test_killed_at_any_moment_on_sqlite(open_stage: OpenStage, tmp_path: Path) -
 
 
 def test_killed_at_many_moments_on_postgres(open_stage_on_postgres: OpenStage) -> None:
-    stage = open_stage_on_postgres(POLICY)
+    stage = open_stage_on_postgres(POLICY, max_user_code_failure_retries=9)
 
     for moment in count(3, step=17):
         scene = Scene(stage)

@@ -79,7 +79,7 @@ def test_postgres_goes_away_between_passes(
 def test_postgres_goes_away_in_the_middle_of_a_pass(
     open_stage_on_postgres: OpenStage, postgres: Any
 ) -> None:
-    stage = open_stage_on_postgres(POLICY)
+    stage = open_stage_on_postgres(POLICY, max_user_code_failure_retries=9)
     for moment in (5, 24, 43, 62):
         scene = Scene(stage)
         try:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from gate_stage import Stage
 
+OpenStage = Callable[..., Stage]
 IN_A_POD = {
     "team": "red",
     "pool": "t4",
@@ -106,19 +107,99 @@ def test_a_waiting_run_that_is_started_behind_the_gates_back_is_counted(stage: S
     assert stage.launched == [waits]
 
 
-def test_what_cannot_be_counted_is_said_once_until_the_policy_knows_it(stage: Stage) -> None:
-    stranger = stage.enqueue(team="green", pool="a100", gpus=6)
+@pytest.mark.parametrize(
+    ("bad", "counted"),
+    [
+        ({"team": "green", "pool": "a100", "gpus": 6}, 6),
+        ({"team": "red", "pool": "a100", "gpus": 64}, 8),
+        ({"team": "red", "pool": "a100", "gpus": 6, "tier": "platinum"}, 6),
+        ({"pool": "a100", "gpus": 6}, 6),
+        ({"team": "red", "pool": "a100", "gpus": 6, "gpus_per_node": "many"}, 6),
+    ],
+)
+def test_what_would_have_been_refused_is_counted_as_far_as_its_tags_say(
+    stage: Stage, bad: dict[str, Any], counted: int
+) -> None:
+    stranger = stage.enqueue(location="nobodys", **bad)
+    stage.start(stranger)
+    waits = stage.submit(team="blue", pool="a100", gpus=4)
+
+    stage.pass_()
+    stage.pass_()
+
+    (lease,) = stage.leases(stranger)
+    assert (lease.ungated, lease.pool, lease.gpus) == (True, "a100", counted * 1000)
+    assert stage.launched == []
+    (said,) = stage.log.said()
+    assert f"uses {counted} × a100 without a grant" in said
+    stage.succeed(stranger)
+    stage.pass_()
+    assert stage.launched == [waits]
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (
+            {"pool": "h900", "gpus": 6},
+            "which pool its 6 GPUs are in is not known (tag gpufair/pool: 'h900')",
+        ),
+        ({"pool": "a100", "gpus": "many"}, "gpufair/gpus is 'many'"),
+    ],
+)
+def test_what_cannot_be_counted_is_said_loudly_once_and_in_the_ledger(
+    stage: Stage, bad: dict[str, Any], why: str
+) -> None:
+    stranger = stage.enqueue(team="red", **bad)
     stage.start(stranger)
 
     stage.pass_()
     stage.pass_()
-    (said,) = stage.log.said()
-    assert f"Run {stranger} uses GPUs without a grant and cannot be counted" in said
-    assert "unknown team 'green'" in said
 
-    stage.write_policy("pools: {a100: {nodes: {n1: 8}}}\nteams: {green: {quota: {a100: 8}}}")
+    (said,) = stage.log.said()
+    assert f"Run {stranger} uses GPUs without a grant, and they cannot be counted" in said
+    assert why in said
+    assert list(stage.said("uncounted")) == [stranger]
+    assert why in stage.said("uncounted")[stranger]
+
+    stage.succeed(stranger)
     stage.pass_()
+    assert stage.said("uncounted") == {}
+
+
+def test_what_cannot_be_counted_is_once_the_policy_knows_its_pool(stage: Stage) -> None:
+    stranger = stage.enqueue(team="red", pool="h900", gpus=6)
+    stage.start(stranger)
+    stage.pass_()
+    assert stage.holders() == set()
+
+    stage.write_policy("pools: {h900: {nodes: {n1: 8}}}\nteams: {red: {quota: {h900: 8}}}")
+    stage.pass_()
+
     assert stage.holders() == {stranger}
+    assert stage.said("uncounted") == {}
+
+
+def test_a_run_that_goes_on_after_its_lease_keeps_its_place(open_stage: OpenStage) -> None:
+    """It is found running after its end was seen: on the nodes that it had, not on any."""
+    stage = open_stage("""
+        pools: {a100: {nodes: {n1: 4, n2: 4}}}
+        teams: {red: {quota: {a100: 8}}}
+    """)
+    elsewhere, run_id = (stage.submit(team="red", pool="a100", gpus=4) for _ in range(2))
+    stage.pass_()
+    (first,) = stage.leases(run_id)
+    stage.succeed(run_id)
+    stage.pass_()
+    assert run_id not in stage.holders()
+
+    stage.start(run_id)
+    stage.pass_()
+
+    again = stage.leases(run_id)[-1]
+    assert again.ungated
+    assert (again.pool, again.gpus, again.nodes) == (first.pool, first.gpus, first.nodes)
+    assert stage.holders() == {elsewhere, run_id}
 
 
 def test_a_run_that_was_queued_without_the_coordinator_is_admitted_or_refused(

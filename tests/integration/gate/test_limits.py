@@ -55,7 +55,7 @@ def test_what_is_about_to_run_counts_for_the_runs_at_once(
     stage = open_stage(max_concurrent_runs=1)
     gpu = stage.submit(team="red", pool="t4", gpus=1)
     with monkeypatch.context() as dying:
-        dying.setattr("dagster_gpufair.gate.daemon.launch_granted", lambda *_: os._exit(9))
+        dying.setattr("dagster_gpufair.gate.gate.launch_granted", lambda *_: os._exit(9))
         assert in_child(lambda: stage.pass_(stage.new_daemon())) == 9
     assert stage.holders() == {gpu}
     cpu = stage.submit()

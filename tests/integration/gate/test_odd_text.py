@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from gate_stage import Stage
 
+OpenStage = Callable[..., Stage]
 ODD = {
     "quotes": 'it\'s "quoted" `so` \\',
     "SQL": "x'); DROP TABLE gpufair_requests; --",
@@ -18,9 +19,9 @@ ODD = {
 }
 
 
-def test_names_that_dagster_lets_people_choose(stage_on_each: Stage) -> None:
+def test_names_that_dagster_lets_people_choose(open_stage_on_each: OpenStage) -> None:
     """Jobs, code locations, users and backfills, of runs that start, wait, come late, or fail to start."""
-    stage = stage_on_each
+    stage = open_stage_on_each(max_user_code_failure_retries=9)
     stage.launcher.unreachable.update(ODD.values())
     runs: dict[str, tuple[str, str]] = {}
     for number, text in enumerate(ODD.values()):
@@ -79,8 +80,6 @@ def test_a_source_with_a_text_that_no_database_holds(stage: Stage) -> None:
     assert stage.launched == shards
     (first, second) = (stage.request(run_id) for run_id in shards)
     assert first is not None and second is not None and first.source == second.source
-    sources: dict[tuple[str, str], Any] = stage.daemon._gate.queue.book.source_starts
-    assert ("red", first.source) in sources
 
 
 def test_a_code_location_error_of_many_lines(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dagster_gpufair.engine import would_stop as module
 from dagster_gpufair.engine.as_off import as_off
-from dagster_gpufair.engine.would_stop import FEWEST, LATE, OF_A_KIND, SOON, Remark, Stops
+from dagster_gpufair.engine.would_stop import FEWEST, LATE, OF_A_KIND, SOON, Remark, WouldStop
 from dagster_gpufair.policy import parse_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.model import Lease, Request, State
@@ -33,12 +33,12 @@ def asks(id_: str = "red", gpus: int = 4, **more: object) -> Request:
 
 
 def look(
-    stops: Stops, policy: Policy, state: State, at: float = 0.0, seen: object = None
+    would_stop: WouldStop, policy: Policy, state: State, at: float = 0.0, seen: object = None
 ) -> dict[str, Remark]:
     """As a pass does at a moment after `NOW`."""
     now = NOW + at
-    stops.look(policy, state, plan(as_off(policy), state, now), seen, now)
-    return stops.remarks(policy, state)
+    would_stop.look(policy, state, plan(as_off(policy), state, now), seen, now)
+    return would_stop.remarks(policy, state)
 
 
 @pytest.mark.parametrize(
@@ -69,41 +69,44 @@ def test_it_says_who_would_be_stopped_and_by_which_rule(
 ) -> None:
     state = replace(RUNS, requests=[asks()])
 
-    assert look(Stops(), policy, state) == {"red": Remark(says, short)}
+    assert look(WouldStop(), policy, state) == {"red": Remark(says, short)}
 
 
 def test_several_are_named_and_the_tag_is_short() -> None:
     state = replace(RUNS, requests=[asks(gpus=8)])
 
-    remark = look(Stops(), AUTO, state)["red"]
+    remark = look(WouldStop(), AUTO, state)["red"]
     assert "blue-2222 (blue, 4 GPUs) and blue-3333 (blue, 4 GPUs)" in remark.sentence
     assert remark.short.endswith(" (blue, 4 GPUs) and 1 more.")
 
 
 def test_nothing_is_said_where_nothing_would_be_stopped() -> None:
-    assert look(Stops(), as_off(AUTO), replace(RUNS, requests=[asks()])) == {}
-    assert look(Stops(), AUTO, RUNS) == {}
-    assert look(Stops(), AUTO, State(leases=[OWN], requests=[asks(gpus=16)])) == {}
+    assert look(WouldStop(), as_off(AUTO), replace(RUNS, requests=[asks()])) == {}
+    assert look(WouldStop(), AUTO, RUNS) == {}
+    assert look(WouldStop(), AUTO, State(leases=[OWN], requests=[asks(gpus=16)])) == {}
 
 
 def test_a_change_is_looked_at_soon_and_time_itself_later() -> None:
-    stops, empty = Stops(), State(leases=[OWN, LENT, LENT_TOO], requests=[asks("far", gpus=16)])
+    would_stop, empty = (
+        WouldStop(),
+        State(leases=[OWN, LENT, LENT_TOO], requests=[asks("far", gpus=16)]),
+    )
     both = replace(empty, requests=[asks("far", gpus=16), asks()])
 
-    assert look(stops, AUTO, empty, 0, "one") == {}
-    assert look(stops, AUTO, both, SOON - 1, "two") == {}
-    assert look(stops, AUTO, both, SOON + 1, "two").keys() == {"red"}
+    assert look(would_stop, AUTO, empty, 0, "one") == {}
+    assert look(would_stop, AUTO, both, SOON - 1, "two") == {}
+    assert look(would_stop, AUTO, both, SOON + 1, "two").keys() == {"red"}
     young = replace(both, leases=[OWN, replace(LENT, started=NOW), replace(LENT_TOO, started=NOW)])
-    assert look(stops, AUTO, young, LATE, "two").keys() == {"red"}, "it was not asked again"
-    assert look(stops, AUTO, young, LATE + SOON + 1, "two") == {}
-    assert look(stops, AUTO, both, -3600, "two").keys() == {"red"}, "the clock was set back"
+    assert look(would_stop, AUTO, young, LATE, "two").keys() == {"red"}, "it was not asked again"
+    assert look(would_stop, AUTO, young, LATE + SOON + 1, "two") == {}
+    assert look(would_stop, AUTO, both, -3600, "two").keys() == {"red"}, "the clock was set back"
 
 
 def test_what_has_ended_since_would_not_be_stopped() -> None:
-    stops, state = Stops(), replace(RUNS, requests=[asks()])
+    would_stop, state = WouldStop(), replace(RUNS, requests=[asks()])
 
-    assert look(stops, AUTO, state, 0, "one").keys() == {"red"}
-    assert look(stops, AUTO, replace(state, leases=[OWN, LENT]), 1, "two") == {}
+    assert look(would_stop, AUTO, state, 0, "one").keys() == {"red"}
+    assert look(would_stop, AUTO, replace(state, leases=[OWN, LENT]), 1, "two") == {}
 
 
 def test_of_a_long_line_the_first_are_asked_about_and_more_as_time_allows(
@@ -116,12 +119,12 @@ def test_of_a_long_line_the_first_are_asked_about_and_more_as_time_allows(
         return []
 
     monkeypatch.setattr(module, "would_stop", would_stop)
-    stops = Stops()
+    would_stop = WouldStop()
     kinds = [asks(f"kind-{number}", gpus=16, cpus=1.0 + number) for number in range(1000)]
     alike = [asks(f"alike-{number:03}", gpus=16) for number in range(100)]
     state = replace(RUNS, requests=[*kinds, *alike])
     for number in range(5):
-        look(stops, AUTO, state, number * 1000.0, number)
+        look(would_stop, AUTO, state, number * 1000.0, number)
 
     assert FEWEST <= asked[0] <= FEWEST + OF_A_KIND
     assert asked == sorted(asked)

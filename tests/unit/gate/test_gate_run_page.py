@@ -8,8 +8,9 @@ from datetime import datetime, timezone
 import pytest
 
 from dagster_gpufair.engine.would_stop import Remark
-from dagster_gpufair.gate.run_page import Line, Word, granted_word
+from dagster_gpufair.gate.run_page import Word, granted_word
 from dagster_gpufair.gate.tags import LONGEST_WHY
+from dagster_gpufair.gate.waiting_line import WaitingLine
 from dagster_gpufair.policy import parse_policy
 from dagster_gpufair.scheduling.model import Lease, Request, State
 from dagster_gpufair.scheduling.plan import plan
@@ -32,7 +33,7 @@ def asks(id_: str = "run-1", team: str = "red", gpus: int = 4, **more: str) -> R
 def words(remarks: dict[str, Remark], trouble: str | None = None, now: float = NOW) -> list[Word]:
     """All that there is to say of two runs that wait."""
     requests = [asks("run-1", gpus=2), asks("run-2", gpus=4)]
-    line = Line(plan(POLICY, State(requests, [HELD]), NOW), {}, trouble, 1, remarks=remarks)
+    line = WaitingLine(plan(POLICY, State(requests, [HELD]), NOW), {}, trouble, 1, remarks=remarks)
     return [line.word(*said, now) for said in line.reasons()]
 
 
@@ -40,7 +41,7 @@ def test_a_remark_is_said_of_its_run_only() -> None:
     first, second = words({"run-1": Remark("It would stop held.", "Would stop held.")})
 
     assert first.tag == "insufficient_gpus · 1st in a100"
-    assert first.why.endswith(" Would stop held.")
+    assert " Would stop held. (" in first.why
     assert first.sentence is not None
     assert "It would stop held. `gpufair explain run-1` says more." in first.sentence
     assert "stop" not in f"{second.why} {second.sentence}"
@@ -62,7 +63,8 @@ def test_the_tag_says_as_of_when_it_holds(monkeypatch: pytest.MonkeyPatch) -> No
     first, _ = words({}, now=noon)
     monkeypatch.undo()
     time.tzset()
-    assert first.why.startswith("2026-06-01 12:07: needs 2 × a100 on one node; ")
+    assert first.why.startswith("needs 2 × a100 on one node; "), "the cause comes first"
+    assert first.why.endswith(" (2026-06-01 12:07 UTC)")
     assert first.sentence is not None
     assert "12:07" not in first.sentence, "an event has a time of its own"
 
@@ -73,8 +75,9 @@ def test_the_tag_has_room_for_a_remark(length: int) -> None:
 
     first, _ = words({"run-1": remark})
     assert len(first.why) <= LONGEST_WHY
-    assert ": needs 2 × a100" in first.why
+    assert first.why.startswith("needs 2 × a100")
     assert "x" * min(length, 139) in first.why
+    assert first.why.endswith(")")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""Somebody sets the machine's clock: durations stay what they are, and passes go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from gate_stage import Stage
+
+from dagster_gpufair.engine import clock as clock_module
+from dagster_gpufair.ledger import leases, requests
+
+HOUR = 3600.0
+
+
+class Time:
+    """The time of day as the daemon's machine has it: ``set`` is how far somebody has set it."""
+
+    def __init__(self) -> None:
+        self.set = 0.0
+        self._now = time.time
+
+    def time(self) -> float:
+        return self._now() + self.set
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Time]:
+    machine = Time()
+    monkeypatch.setattr(time, "time", machine.time)
+    yield machine
+
+
+@pytest.mark.parametrize("by", [HOUR, -2 * HOUR])
+def test_a_bounded_run_keeps_the_time_that_it_has(
+    stage_on_each: Stage, machine: Time, by: float
+) -> None:
+    stage = stage_on_each
+    run_id = stage.submit(team="red", pool="a100", gpus=8, max_duration="30m")
+    waits = stage.submit(team="red", pool="a100", gpus=8)
+    stage.pass_()
+    stage.start(run_id)
+    stage.pass_()
+    stage.log.said()
+
+    machine.set += by
+    stage.pass_()
+    stage.pass_()
+
+    assert stage.launcher.terminated == []
+    assert stage.status(run_id) == "STARTED"
+    (lease,) = stage.leases(run_id)
+    assert lease.began_at is not None
+    assert abs(time.time() - lease.began_at) < 120
+    request = stage.request(waits)
+    assert request is not None
+    assert abs(time.time() - request.submitted_at) < 120
+    (said,) = stage.log.said()
+    assert "clock was set" in said
+    assert f"{abs(by):.0f} s" in said
+    stage.succeed(run_id)
+    stage.pass_()
+    assert stage.launched == [run_id, waits]
+    stage.assert_nothing_lost()
+
+
+def test_a_daemon_that_begins_after_the_clock_was_set_knows_it(stage: Stage, machine: Time) -> None:
+    run_id = stage.submit(team="red", pool="a100", gpus=8, max_duration="30m")
+    stage.pass_()
+    stage.start(run_id)
+    stage.pass_()
+
+    machine.set += HOUR
+    stage.restart_daemon()
+    stage.pass_()
+    stage.pass_()
+
+    assert stage.launcher.terminated == []
+    assert stage.holders() == {run_id}
+
+
+def test_a_clock_that_is_adjusted_little_by_little_is_no_jump(stage: Stage, machine: Time) -> None:
+    stage.pass_()
+    for _ in range(5):
+        machine.set += clock_module.JUMP / 2
+        stage.pass_()
+
+    assert stage.log.said() == []
+
+
+def test_what_is_over_keeps_the_times_that_it_had(stage: Stage, machine: Time) -> None:
+    run_id = stage.submit(team="red", pool="a100", gpus=8)
+    stage.pass_()
+    stage.start(run_id)
+    stage.succeed(run_id)
+    stage.pass_()
+    with stage.ledger.reading() as session:
+        before = leases.of_run(session, run_id), requests.by_ids(session, [run_id])
+
+    machine.set += HOUR
+    stage.pass_()
+
+    with stage.ledger.reading() as session:
+        assert (leases.of_run(session, run_id), requests.by_ids(session, [run_id])) == before

@@ -1,0 +1,172 @@
+"""A lease is judged by what is seen of its run, whatever the daemon last did."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from gate_stage import Stage
+
+from dagster_gpufair.ledger import usage
+from dagster_gpufair.scheduling.model import Account
+
+OpenStage = Callable[..., Stage]
+
+
+def test_a_lease_ends_when_its_run_did_not_when_that_was_noticed(
+    open_stage_on_each: OpenStage,
+) -> None:
+    """A daemon that was away for two minutes books what was used, and no more."""
+    stage = open_stage_on_each("""
+        pools: {a100: {gpus: 8}}
+        teams: {red: {quota: {a100: 8}}, blue: {}}
+    """)
+    run_id = stage.submit(team="blue", pool="a100", gpus=8)
+    granted = time.time()
+    stage.pass_(at=granted)
+    stage.start(run_id)
+    stage.succeed(run_id)
+    record = stage.instance.get_run_record_by_id(run_id)
+    assert record is not None and record.end_time is not None
+
+    stage.restart_daemon()
+    stage.pass_(at=granted + 120)
+
+    (lease,) = stage.leases(run_id)
+    assert lease.released_at == pytest.approx(record.end_time)
+    with stage.ledger.reading() as session:
+        used = usage.used(session, granted + 120, half_life=1e9)
+    gpu_seconds = used[Account("blue"), "a100"] * 3600
+    assert gpu_seconds == pytest.approx(8 * (record.end_time - granted), rel=0.01)
+
+
+def test_a_launch_without_an_answer_keeps_its_gpus_until_its_worker_reports(stage: Stage) -> None:
+    stage.launcher.timing_out.add("slow")
+    slow = stage.submit("slow", team="red", pool="a100", gpus=8)
+    waits = stage.submit(team="red", pool="a100", gpus=8)
+
+    stage.pass_()
+    stage.pass_()
+
+    assert stage.status(slow) == "STARTING"
+    assert stage.holders() == {slow}
+    assert stage.tags(slow)["reason"].startswith("launch unanswered")
+    assert "may still happen" in stage.events(slow)
+    stage.restart_daemon()
+    stage.pass_()
+    assert stage.holders() == {slow}
+    stage.start(slow)
+    stage.pass_()
+    stage.succeed(slow)
+    stage.pass_()
+    assert stage.launched == [waits]
+    assert stage.launcher.tried.count(slow) == 1
+    stage.assert_nothing_lost()
+
+
+def test_a_launch_without_an_answer_is_over_after_the_start_timeout(stage: Stage) -> None:
+    """By then no worker may come any more: one that does finds its run over, and ends."""
+    now = time.time()
+    stage.launcher.timing_out.add("slow")
+    slow = stage.submit("slow", team="red", pool="a100", gpus=8)
+    waits = stage.submit(team="red", pool="a100", gpus=8)
+
+    stage.pass_(at=now)
+    for seconds in (60, 170):
+        stage.pass_(at=now + seconds)
+        assert stage.status(slow) == "STARTING"
+    stage.pass_(at=now + 200)
+
+    assert stage.status(slow) == "FAILURE"
+    assert "no worker has come within 3m" in stage.events(slow)
+    stage.pass_(at=now + 201)
+    assert stage.launched == [waits]
+
+
+def test_a_daemon_that_died_in_a_launch_leaves_no_gpus_held_for_ever(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is marked as starting, nothing launches it, and Dagster's run monitoring is off."""
+    now = time.time()
+    lost = stage.submit(team="red", pool="a100", gpus=8)
+    with monkeypatch.context() as dying:
+        dying.setattr("dagster_gpufair.gate.launching.launch", lambda *_: 1 / 0)
+        dying.setattr("dagster_gpufair.gate.gate.Gate.heed_launches", lambda *_: None)
+        stage.pass_(at=now)
+    stage.daemon = stage.new_daemon()
+    waits = stage.submit(team="red", pool="a100", gpus=8)
+
+    stage.pass_(at=now + 100)
+    assert stage.holders() == {lost}
+    stage.pass_(at=now + 200)
+    stage.pass_(at=now + 201)
+
+    assert stage.status(lost) == "FAILURE"
+    assert stage.holders() == {waits}
+
+
+def test_a_stop_that_hangs_frees_nothing_and_holds_up_no_launch(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    monkeypatch.setattr("dagster_gpufair.engine.stops.FIRST_PAUSE", 0.0)
+    let_go = threading.Event()
+    asked = threading.Semaphore(0)
+
+    def hang(run_id: str) -> bool:
+        asked.release()
+        return let_go.wait(timeout=60)
+
+    now = time.time()
+    bounded = stage.submit(team="red", pool="a100", gpus=8, max_duration="1m")
+    stage.pass_(at=now)
+    stage.start(bounded)
+    monkeypatch.setattr(stage.launcher, "terminate", hang)
+    waits = stage.submit(team="red", pool="a100", gpus=8)
+
+    try:
+        for seconds in range(70, 80):
+            other = stage.submit(team="red", pool="t4", gpus=1)
+            stage.pass_(at=now + seconds)
+            stage.launcher.await_launched(other)
+            stage.succeed(other)
+        assert asked.acquire(timeout=60)
+        assert bounded in stage.holders()
+        assert stage.status(waits) == "QUEUED"
+        assert stage.status(bounded) == "STARTED"
+    finally:
+        let_go.set()
+
+
+def test_a_failed_launch_says_why_not_that_the_run_was_cancelled(stage: Stage) -> None:
+    stage.launcher.broken.add("broken")
+    broken = stage.submit("broken", team="red", pool="a100", gpus=8)
+
+    stage.pass_()
+    stage.pass_()
+
+    tags = stage.tags(broken)
+    assert tags["state"] == "released"
+    assert tags["reason"] == "did not start"
+    assert tags["why"] == "it could not be launched: RuntimeError: image not found"
+
+
+def test_a_failed_launch_takes_no_waiting_points_of_its_source(open_stage: OpenStage) -> None:
+    """Else the rest of a backfill would wait as if it had started something."""
+    stage = open_stage(max_user_code_failure_retries=9)
+    now = time.time()
+    stage.launcher.unreachable.add("gone")
+    shards = [
+        stage.submit(location="gone", team="red", pool="t4", gpus=4, user="ann") for _ in range(2)
+    ]
+    stage.pass_(at=now + 3600)
+
+    engine = stage.daemon._gate.engine
+    assert engine.state({}, now).source_starts == {}
+    with stage.ledger.reading() as session:
+        from dagster_gpufair.ledger.state import state_of
+
+        assert state_of(session, engine.rules.policy, now).source_starts == {}
+    assert stage.launcher.tried == shards[:1]
