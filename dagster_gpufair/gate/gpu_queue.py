@@ -56,11 +56,12 @@ class GpuQueue:
 
         The book is read anew after another writer's turn, and after a turn that `end_turn` did not end.
         """
+        seen = self.rules.look_at_file()
         with self.ledger.writing() as session:
             epoch = self.turn.take(session, now)
             if epoch is None:
                 return False
-            self.rules.look(session, now)
+            self.rules.look(session, now, seen)
             self.cordoned = nodes.cordoned_by_pool(session)
             if not self.turn.goes_on(epoch):
                 self._open_book(session)

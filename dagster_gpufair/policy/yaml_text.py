@@ -90,7 +90,9 @@ def decode(text: str | bytes, source: str = "gpufair.yaml") -> str:
         PolicyError: if it is over 1 MiB or not UTF-8.
     """
     if len(text) > LARGEST_TEXT:
-        raise _unreadable(source, f"is larger than {LARGEST_TEXT // 1024} KiB; that is no policy")
+        raise _unreadable(
+            source, "is larger than 1 MiB, the most that a policy may have; is it the right file?"
+        )
     if isinstance(text, str):
         return text.removeprefix("\ufeff")
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -16,9 +16,10 @@ OpenStage = Callable[..., Stage]
 
 @pytest.fixture(autouse=True)
 def passes_see_their_launches_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow this machine is, a launch counts as hanging only where a test says so."""
+    """However slow this machine is, a launch or a file hangs only where a test says so."""
     monkeypatch.setattr("dagster_gpufair.gate.daemon.LAUNCH_PATIENCE", 60.0)
     monkeypatch.setattr("dagster_gpufair.engine.lanes.HANGS_AFTER", 60.0)
+    monkeypatch.setattr("dagster_gpufair.engine.policy_file._PATIENCE", 60.0)
 
 
 @pytest.fixture
