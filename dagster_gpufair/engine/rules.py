@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from dagster_gpufair.engine.as_off import as_off, not_carried_out
 from dagster_gpufair.engine.policy_file import InForce, PolicyWatch, Seen
+from dagster_gpufair.ledger import policies
 from dagster_gpufair.policy.models import Policy
 
 
@@ -50,10 +51,10 @@ class Rules:
         self.trouble = self._watch.trouble(session)
 
     def _adopt(self, session: Session, seen: Seen, now: float) -> None:
-        before = self._watch.in_force(session)
+        before = policies.in_force(session)
         by = f"daemon on {socket.gethostname()}"
         problems = self._watch.adopt(session, seen, now, by)
-        after = self._watch.in_force(session)
+        after = policies.in_force(session)
         for problem in problems:
             self._logger.error("%s changes nothing: %s", self._watch.path, problem)
         if after is not None and (before is None or after.version != before.version):

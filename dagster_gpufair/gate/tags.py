@@ -20,6 +20,7 @@ from dagster_gpufair.policy.quantities import (
     format_gpus,
     parse_duration,
     parse_gpus,
+    written_duration,
 )
 
 PREFIX = "gpufair/"
@@ -211,7 +212,7 @@ def gpu_tags(
         PROJECT: project,
         KIND: kind,
         GPUS_PER_NODE: gpus_per_node,
-        MAX_DURATION: f"{max_duration.total_seconds():g}s"
+        MAX_DURATION: written_duration(max_duration)
         if isinstance(max_duration, timedelta)
         else max_duration,
         CPUS: cpus,

@@ -12,6 +12,7 @@ import pytest
 from gate_stage import POLICY, Stage
 
 from dagster_gpufair.engine import policy_file
+from dagster_gpufair.ledger import policies
 
 SMALLER = POLICY.replace("n1: 8", "n1: 6").replace("quota: {a100: 4", "quota: {a100: 3")
 
@@ -273,6 +274,17 @@ def test_a_policy_is_adopted_later_if_the_ledger_could_not_be_written(
     starts = stage.submit(team="red", pool="t4", gpus=4)
     stage.pass_()
     assert stage.leases(starts)[0].policy_version == 2
+
+
+def test_a_policy_of_another_release_that_cannot_be_read_gives_way_to_a_good_file(
+    stage: Stage,
+) -> None:
+    with stage.ledger.writing() as session:
+        policies.adopt(session, POLICY + "preemption: {grace: 300}", "old", "file", "ann", 1.0)
+    waits = stage.submit(team="red", pool="a100", gpus=4)
+    stage.pass_()
+    stage.pass_()
+    assert stage.launched == [waits]
 
 
 def _out_of_order(*_: object) -> None:
