@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 
 from dagster_gpufair.policy.access import Access
 from dagster_gpufair.policy.models import Policy, Project, Reclaim, Team
 from dagster_gpufair.policy.overlaps import first_overlap, overlaps
-from dagster_gpufair.policy.problems import Problem, dotted, listed
+from dagster_gpufair.policy.problems import Problem, did_you_mean, dotted, listed, shown
 from dagster_gpufair.policy.quantities import format_gpus, format_moment
 
 _Notes = Iterator[tuple[str, str]]
@@ -32,6 +32,33 @@ def notes_of(policy: Policy, now: float | None = None) -> list[Problem]:
     notes += _lanes(policy, now)
     notes += _overlaps(policy, now)
     return [Problem(path, message, "note") for path, message in notes]
+
+
+def unknown_locations(
+    policy: Policy, in_workspace: Collection[str] | None, seen: Collection[str]
+) -> list[Problem]:
+    """Notes on code locations that nobody has, which are often misspelt.
+
+    Args:
+        in_workspace: the locations of the workspace, or None where it is not known.
+        seen: those that GPU runs have come from.
+    """
+    known = [*(in_workspace or ()), *(name for name in seen if name not in (in_workspace or ()))]
+    if not known:
+        return []
+    nowhere = "no GPU run has come from it yet"
+    if in_workspace is not None:
+        nowhere = f"it is not in the workspace, and {nowhere}"
+    notes = []
+    for name, team in policy.teams.items():
+        for location in team.code_locations:
+            if location not in known:
+                hint = did_you_mean(location, known)
+                message = f"{shown(location)} may be misspelt: {nowhere}"
+                message += f"; {hint}" if hint else ""
+                path = dotted("teams", name, "code_locations")
+                notes.append(Problem(path, f"{message} (known: {listed(sorted(known))})", "note"))
+    return notes
 
 
 def _when(path: str, is_set: Callable[[Policy], object]) -> Callable[[Policy], Iterable[str]]:

@@ -76,6 +76,50 @@ def test_a_policy_that_stops_nothing_is_not_tried(queue: Filling, gpufair: Gpufa
     assert "stopped" not in gpufair("policy", "check", "new.yaml").stdout
 
 
+def test_a_code_location_that_nobody_has(here: Path, gpufair: Gpufair) -> None:
+    (here / "new.yaml").write_text(POLICY.replace("nlp: {", "nlp: {code_locations: [nlpp], ", 1))
+    assert "code_locations" not in gpufair("policy", "check", "new.yaml").stdout
+    (here / "workspace.yaml").write_text("load_from: [{python_module: nlp}]")
+    note = "'nlpp' may be misspelt: it is not in the workspace, and no GPU run has come from it yet"
+    assert note in gpufair("policy", "check", "new.yaml").stdout
+    (here / "other.yaml").write_text("load_from: [{python_module: nlpp}]")
+    said = gpufair("policy", "check", "new.yaml", "-w", "other.yaml").stdout
+    assert "code_locations" not in said
+    (here / "other.yaml").write_text("load_form: []")
+    said = gpufair("policy", "check", "new.yaml", "-w", "other.yaml", code=1).stderr
+    assert "The workspace file other.yaml cannot be read: " in said
+
+
+def test_a_code_location_that_gpu_runs_came_from(queue: Filling, gpufair: Gpufair) -> None:
+    queue.submit(asked(1, location="nlp"))
+    Path("new.yaml").write_text(POLICY.replace("nlp: {", "nlp: {code_locations: [nlpp, nlp], ", 1))
+    said = gpufair("policy", "check", "new.yaml").stdout
+    assert "'nlpp' may be misspelt: no GPU run has come from it yet; did you mean 'nlp'?" in said
+
+
+def test_the_runs_that_a_change_leaves_behind(queue: Filling, gpufair: Gpufair) -> None:
+    queue.run(asked(1, 4, ago=9, team="vision"), ago=9)
+    queue.submit(asked(2, 4, ago=5, team="vision"), asked(3, 4, ago=5, team="vision"))
+    Path("new.yaml").write_text(POLICY.replace("vision:", "cv:"))
+    lines = gpufair("policy", "check", "new.yaml").stdout.splitlines()
+    assert lines[1:] == [
+        "This policy would leave 3 runs behind:",
+        "  team vision is gone",
+        "    1 run goes on until it ends: 00000001",
+        "    2 runs wait and cannot start: 00000002, 00000003",
+        "Keep what is gone in the file until these runs have ended, or cancel them and launch them again "
+        "with other tags.",
+    ]
+    data = json.loads(gpufair("policy", "check", "new.yaml", "--json").stdout)
+    (left,) = data["left_behind"]
+    assert left == {
+        "path": "teams.vision",
+        "message": "team vision is gone",
+        "holding": [run_id(1)],
+        "waiting": [run_id(2), run_id(3)],
+    }
+
+
 def test_a_broken_file(here: Path, gpufair: Gpufair) -> None:
     (here / "new.yaml").write_text(BROKEN)
     said = gpufair("policy", "check", "new.yaml", code=1).stdout

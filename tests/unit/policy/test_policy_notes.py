@@ -7,6 +7,7 @@ from datetime import datetime
 import pytest
 
 from dagster_gpufair.policy import notes_of, parse_policy
+from dagster_gpufair.policy.notes import unknown_locations
 
 IN_MAY = datetime.fromisoformat("2026-05-10T00:00:00+00:00").timestamp()
 DAY = 86400.0
@@ -279,3 +280,38 @@ def test_an_overlap_is_looked_for_from_the_present_on(with_pools):
     long_ago = f"grants: [{grant('01-01', '01-02', 9).replace('2026', '2020')}]"
     assert notes_of(parse_policy(with_pools(long_ago))) == []
     assert notes_of(parse_policy(with_pools(long_ago)), IN_MAY - 7 * 366 * DAY)
+
+
+TWO_TEAMS = "teams: {nlp: {code_locations: [nlp, nlpp]}, vision: {code_locations: [cv]}}"
+
+
+@pytest.mark.parametrize(
+    ("in_workspace", "seen", "says"),
+    [
+        # Nobody knows any location, so nothing can be said.
+        (None, [], []),
+        ([], [], []),
+        (
+            ["nlp", "cv"],
+            [],
+            [
+                "'nlpp' may be misspelt: it is not in the workspace, and no GPU run has come from it "
+                "yet; did you mean 'nlp'? (known: cv, nlp)"
+            ],
+        ),
+        # From another workspace of the same instance.
+        (["nlp", "cv"], ["nlpp"], []),
+        (
+            None,
+            ["nlp", "nlpp"],
+            ["'cv' may be misspelt: no GPU run has come from it yet (known: nlp, nlpp)"],
+        ),
+    ],
+    ids=["nothing known", "no workspace", "misspelt", "seen", "only seen"],
+)
+def test_a_code_location_that_nobody_has(in_workspace, seen, says, with_pools):
+    policy = parse_policy(with_pools(TWO_TEAMS))
+    notes = unknown_locations(policy, in_workspace, seen)
+    assert [note.message for note in notes] == says
+    assert all(note.path.endswith(".code_locations") for note in notes)
+    assert all(note.severity == "note" for note in notes)
