@@ -240,8 +240,8 @@ class _Reading:
         if isinstance(value, str) and _NOT_TEXT.search(value):
             self._problem(path, f"{shown(value)} holds characters that are not text")
         elif reads_as == "a number" and ":" in written:
-            mend = "write a duration as 1h30m, text in quotes"
-            self._problem(path, f"YAML reads {shown(written)} as {shown(value)}; {mend}")
+            advice = "write a duration as 1h30m, text in quotes"
+            self._problem(path, f"YAML reads {shown(written)} as {shown(value)}; {advice}")
         elif isinstance(value, float) and not math.isfinite(value):
             self._problem(path, f"{written} is no amount; write a number, or leave the key out")
         elif type(value) is int and not _PLAIN_INTEGER.fullmatch(written):

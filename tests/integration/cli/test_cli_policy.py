@@ -42,7 +42,7 @@ def test_a_sound_file(here: Path, gpufair: Gpufair) -> None:
 def test_a_sound_file_with_notes(here: Path, gpufair: Gpufair) -> None:
     (here / "new.yaml").write_text(f"{POLICY}preemption: {{mode: auto}}\n")
     said = gpufair("policy", "check", "new.yaml").stdout
-    assert "  preemption.mode  accepted, not acted on in this version: it counts as off" in said
+    assert "  preemption.mode  has no effect in this version: no run is stopped for another" in said
     data = json.loads(gpufair("policy", "check", "new.yaml", "--json").stdout)
     assert (data["file"], data["ok"]) == ("new.yaml", True)
     assert data["problems"][0]["severity"] == "note"
@@ -58,7 +58,7 @@ def test_what_a_new_policy_would_stop_now(queue: Filling, gpufair: Gpufair) -> N
     queue.run(asked(1, 8, ago=90, team="vision"), asked(2, 8, ago=90, team="speech"), ago=90)
     queue.submit(asked(3, 8, ago=5))
     lines = gpufair("policy", "check", "new.yaml").stdout.splitlines()
-    assert "accepted, not acted on in this version: it counts as off" in lines[1]
+    assert "has no effect in this version: no run is stopped for another" in lines[1]
     assert lines[2:] == [
         "By this policy, 1 run would be stopped now:",
         "  for 00000003 (nlp, standard, 8 GPUs), once a person has agreed",
@@ -171,7 +171,9 @@ def test_the_policy_in_force(queue: Filling, gpufair: Gpufair) -> None:
     assert said.startswith("policy v2, in force since ")
     assert "adopted by daemon on here pid:[7] from gpufair.yaml" in said
     assert "h100 has 16 GPUs on 2 nodes: 12 in quotas, 4 in none." in said
-    assert "nlp is sure of 8 of 16 h100, may borrow 4 more, lends all it does not use." in said
+    assert (
+        "nlp is guaranteed 8 of 16 h100, may borrow 4 more, and lends all it does not use." in said
+    )
     assert gpufair("policy", "show", "--yaml").stdout == POLICY + "grants: []\n"
     data = json.loads(gpufair("policy", "show", "--json").stdout)
     assert (data["version"], data["source"], data["file_trouble"]) == (2, "gpufair.yaml", None)

@@ -16,15 +16,19 @@ DAY = 86400.0
 @pytest.mark.parametrize(
     ("text", "path", "message"),
     [
-        ("preemption: {mode: auto}", "preemption.mode", "it counts as off"),
-        ("preemption: {mode: approval}", "preemption.mode", "no running work is stopped yet"),
+        (
+            "preemption: {mode: auto}",
+            "preemption.mode",
+            "no run is stopped for another, as with mode off",
+        ),
+        ("preemption: {mode: approval}", "preemption.mode", "no run is stopped for another"),
         ("reclaim: {mode: auto}", "reclaim", "nothing watches for idle GPUs"),
         ("reclaim: {mode: off}", "reclaim", "nothing watches for idle GPUs"),
         ("reclaim: {idle_for: 1h}", "reclaim", "nothing watches for idle GPUs"),
         (
             "borrowing: {max_duration: 2h}",
             "borrowing.max_duration",
-            "GPUs are borrowed until the run ends",
+            "a run borrows GPUs until it ends",
         ),
         (
             "teams: {nlp: {ceilings: {storage_gib: 64, cpus: 8}}}",
@@ -39,7 +43,7 @@ def test_a_setting_that_does_not_act_yet_is_noted_and_stops_nothing(
     [note] = notes_of(parse_policy(with_pools(text)))
     assert note.path == path
     assert note.severity == "note"
-    assert note.message.startswith("accepted, not acted on in this version: ")
+    assert note.message.startswith("has no effect in this version: ")
     assert message in note.message
 
 
@@ -81,13 +85,13 @@ windows: []
         ),
         (
             "borrowing: {tiers: [milestone]}\nteams: {nlp: {}}",
-            "can run nothing so far: it has no quota, and borrowing.tiers has none of its tiers; add "
-            "one, or a quota",
+            "can run nothing so far: it has no quota, and none of its tiers may borrow; give it a quota, or "
+            "add one of its tiers to borrowing.tiers",
         ),
         (
             "teams: {nlp: {borrow_limit: {h100: 0, t4: 0}}}",
             "can run nothing so far: it has no quota, and its borrow_limit is 0 in every pool; give it "
-            "one of the two",
+            "a quota, or raise that limit",
         ),
     ],
 )
@@ -124,8 +128,11 @@ teams:
     projects: {a: {quota: {h100: 2}, lend_limit: {h100: 3}}}
 """
     assert [(note.path, note.message) for note in notes_of(parse_policy(with_pools(text)))] == [
-        ("teams.nlp.lend_limit.h100", "8 is above the quota (4): it lends all of that"),
-        ("teams.nlp.projects.a.lend_limit.h100", "3 is above the quota (2): it lends all of that"),
+        ("teams.nlp.lend_limit.h100", "is 8, above the quota of 4: all of the quota may be lent"),
+        (
+            "teams.nlp.projects.a.lend_limit.h100",
+            "is 3, above the quota of 2: all of the quota may be lent",
+        ),
     ]
 
 
@@ -137,7 +144,7 @@ teams:
     projects: {a: {quota: {h100: 2}, borrow_limit: {h100: 0, t4: 0}}, b: {lend_limit: {h100: 0}}}
 """
     assert [(note.path, note.message) for note in notes_of(parse_policy(with_pools(text)))] == [
-        (path, "limits nothing: without a quota there it is one with its team")
+        (path, "limits nothing: the project has no quota there, so its runs count as its team's")
         for path in ("teams.nlp.projects.a.borrow_limit.t4", "teams.nlp.projects.b.lend_limit.h100")
     ]
 
@@ -163,7 +170,7 @@ teams: {{nlp: {{quota: {{h100: 8}}, {limit}ceilings: {{gpu_memory_gib: 320}}}}}}
 """
     [note] = notes_of(parse_policy(text.format(limit="borrow_limit: {a100: 0}, ")))
     assert note.path == "teams.nlp.ceilings.gpu_memory_gib"
-    assert note.message == "counts no GPUs of t4: no gpu_memory_gib is written there"
+    assert note.message == "counts no GPUs of t4: write the pool's gpu_memory_gib"
     # What it may not use need not be counted.
     assert notes_of(parse_policy(text.format(limit="borrow_limit: {a100: 0, t4: 0}, "))) == []
 
@@ -173,8 +180,8 @@ def test_a_fast_lane_in_what_quotas_have_promised(with_pools):
     [note] = notes_of(parse_policy(with_pools(text)))
     assert note.path == "fast_lane.h100.gpus"
     assert note.message == (
-        "10 beside quotas of 8, the pool has 16: 2 of the quotas can be had for small, short requests "
-        "only"
+        "the lane of 10 and quotas of 8 are 18 GPUs together, and the pool has 16: 2 of the quotas serve "
+        "small, short runs only"
     )
 
 
@@ -185,8 +192,8 @@ def test_a_fast_lane_in_what_a_window_has_promised(with_pools):
     [note] = notes_of(parse_policy(with_pools(window + lane % 4)), IN_MAY)
     assert note.path == "fast_lane.h100.gpus"
     assert note.message == (
-        "4 beside quotas, grants and windows of 15 at 2026-05-10 00:00 UTC (windows[0]), the pool has "
-        "16: 3 of these can be had for small, short requests only"
+        "the lane of 4 and quotas, grants and windows of 15 at 2026-05-10 00:00 UTC (windows[0]) are 19 "
+        "GPUs together, and the pool has 16: 3 of these serve small, short runs only"
     )
     assert notes_of(parse_policy(with_pools(window + lane % 1)), IN_MAY) == []
 
@@ -250,8 +257,8 @@ def test_more_promised_at_once_than_the_pool_has(text, path, moment, gpus, with_
     [note] = notes_of(parse_policy(with_pools(text)), IN_MAY)
     assert note.path == path
     assert note.message == (
-        f"at {moment} UTC, quotas, grants and windows of h100 are {gpus} together, the pool has 16: "
-        "not all can be had at once"
+        f"at {moment} UTC, quotas, grants and windows of h100 are {gpus} together, and the pool has "
+        "16: not all of them can be used at once"
     )
 
 
