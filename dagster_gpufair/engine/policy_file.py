@@ -53,10 +53,10 @@ class Good:
 class Seen:
     """What a look at the file found: a policy, or the problems that keep it from being one.
 
-    ``stamp`` is None where the file could not be read to its end in time.
+    ``mark`` tells it from other looks: the file's stamp, or the read that hangs.
     """
 
-    stamp: Stamp | None
+    mark: object
     good: Good | None = None
     problems: Sequence[Problem] = ()
 
@@ -80,7 +80,7 @@ class PolicyWatch:
         self._last: Seen | None = None
         """What the file said when it was last read to its end."""
         self._settled: object = None
-        """What the ledger was told last: the stamp of a file, or the read that hangs."""
+        """The mark of what the ledger was told last."""
         self._parsed: tuple[str, Policy] | None = None
         """The policy in force, by its digest."""
 
@@ -100,13 +100,11 @@ class PolicyWatch:
             return None
         if self._parsed is None or self._parsed[0] != row.digest:
             good = self._last.good if self._last is not None else None
-            known = good is not None and good.digest == row.digest
-            policy = (
-                good.policy
-                if good is not None and known
-                else parse_policy(row.document, f"policy v{row.version}")
-            )
-            self._parsed = (row.digest, policy)
+            if good is not None and good.digest == row.digest:
+                self._parsed = (row.digest, good.policy)
+            else:
+                policy = parse_policy(row.document, f"policy v{row.version}")
+                self._parsed = (row.digest, policy)
         return InForce(row.version, self._parsed[1])
 
     def trouble(self, session: Session) -> str | None:
@@ -125,11 +123,13 @@ class PolicyWatch:
                 self._reading = _Reading(self.path, self._last)
                 self._reading.ended.wait(_PATIENCE)
             reading = self._reading
+            if reading.hangs and self._settled is reading:
+                return None
             if reading.hangs:
-                return None if self._settled is reading else Seen(None, problems=[reading.hang()])
+                return Seen(reading, problems=[reading.hang()])
             self._reading = None
             self._last = reading.found or self._last
-        if self._last is None or self._last.stamp == self._settled:
+        if self._last is None or self._last.mark == self._settled:
             return None
         return self._last
 
@@ -145,10 +145,9 @@ class PolicyWatch:
             policies.adopt(session, seen.good.text, seen.good.digest, str(self.path), by, at)
         trouble = _trouble(self.path, seen.problems) if seen.problems else None
         status.put(session, POLICY_FILE, trouble, at)
-        settled = self._reading if seen.stamp is None else seen.stamp
 
         def settle(_: Connection) -> None:
-            self._settled = settled
+            self._settled = seen.mark
 
         event.listen(session.connection(), "commit", settle, once=True)
         return seen.problems
@@ -181,7 +180,7 @@ class _Reading:
     def _read(self) -> None:
         try:
             stamp = _stamp(self._path)
-            if self._last is None or stamp != self._last.stamp:
+            if self._last is None or stamp != self._last.mark:
                 self.found = _found(self._path, stamp)
         finally:
             self.ended.set()
