@@ -13,6 +13,7 @@ from pathlib import Path
 from dagster import DagsterInstance
 from dagster._core.instance.ref import InstanceRef
 from dagster._core.secrets.env_file import get_env_var_dict
+from dagster._core.workspace.load import location_origins_from_yaml_paths
 from dagster._utils.env import environ
 
 
@@ -26,3 +27,8 @@ def env_file() -> Iterator[None]:
     """Within it, the ``.env`` file of the current folder counts, as for Dagster's own commands."""
     with environ(get_env_var_dict(str(Path.cwd()))):
         yield
+
+
+def locations_in(workspace: Path) -> list[str]:
+    """The names of the code locations in a workspace file, of which none is loaded."""
+    return [origin.location_name for origin in location_origins_from_yaml_paths([str(workspace)])]

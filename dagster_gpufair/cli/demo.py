@@ -109,7 +109,7 @@ def _run(example: Example, home: Home, interrupts: Interrupts, settings: _Settin
         servers.start_web()
         web = Web(settings.port)
         servers.wait_for(web.is_ready, "the web server")
-        click.echo(_how_to_look(web, home, example))
+        click.echo(_how_to_look(web, home))
         verdict = _Play(web, servers, interrupts, settings).to_the_end(instance)
         show(*summary(verdict))
         code = 0 if verdict.ok else 1
@@ -189,7 +189,7 @@ def _instance(home: Home) -> Iterator[DagsterInstance]:
         yield instance
 
 
-def _how_to_look(web: Web, home: Home, example: Example) -> str:
+def _how_to_look(web: Web, home: Home) -> str:
     kept = "    (temporary: removed at the end)" if home.temporary else ""
     return f"""
 Dagster is at {web.address}
@@ -200,6 +200,6 @@ In another terminal
   export DAGSTER_HOME={shlex.quote(str(home.folder))}{kept}
   gpufair queue
   gpufair explain RUN    with the first characters of a run's id
-The policy is {example.policy}
+The policy is {home.policy}
   Change it, and it is in force a second or two later.
 """

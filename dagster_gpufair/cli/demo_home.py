@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ _LONGEST_SOCKET_FOLDER = 80
 
 @dataclass(frozen=True)
 class Example:
-    """The example that comes with the repository: code locations by name, and their policy."""
+    """The example that comes with the package: code locations by name, and their policy."""
 
     root: Path
     modules: Mapping[str, str]
@@ -50,25 +51,37 @@ class Home:
         return self.folder / "workspace.yaml"
 
     @property
+    def policy(self) -> Path:
+        """The policy of the demo: a copy of the example's, to be changed by who looks on."""
+        return self.folder / "gpufair.yaml"
+
+    @property
     def logs(self) -> Path:
         """Where the servers of the demo write what they say; ``logs`` is Dagster's own."""
         return self.folder / "server_logs"
 
 
 def find_example() -> Example:
-    """The example files, which lie beside the package in a checkout of the repository.
+    """The example files: in the installed package, or beside it in a checkout of the repository.
 
     Raises:
-        click.ClickException: if they are not there, or the policy is not sound.
+        click.ClickException: if Dagster's web server or the example is not there, or the policy is not
+            sound.
     """
-    root = Path(dagster_gpufair.__file__).resolve().parent.parent
+    if find_spec("dagster_webserver") is None:
+        raise click.ClickException(
+            "The demo shows Dagster's UI, and dagster-webserver is not installed. Install it with: "
+            "pip install 'dagster-gpufair[demo]'"
+        )
+    package = Path(dagster_gpufair.__file__).resolve().parent
+    installed = package / "example"
+    root = installed if installed.is_dir() else package.parent
     workspace, policy = root / "workspace.yaml", root / "definitions" / "gpufair.yaml"
     missing = [path.relative_to(root) for path in (workspace, policy) if not path.is_file()]
     if missing:
         raise click.ClickException(
-            f"The demo runs the example of the repository, and {' and '.join(map(str, missing))} "
-            f"cannot be found in {root}. Run it from a checkout of dagster-gpufair, installed "
-            "there with `pip install -e .`."
+            f"The demo runs an example, and {' and '.join(map(str, missing))} cannot be found in {root}. "
+            "Install dagster-gpufair anew."
         )
     try:
         read_policy(policy)
@@ -97,7 +110,8 @@ def prepared_home(given: Path | None, example: Example) -> Iterator[Home]:
     try:
         home = _new_home(given)
         home.logs.mkdir()
-        (home.folder / "dagster.yaml").write_text(_dagster_yaml(example), encoding="utf-8")
+        shutil.copyfile(example.policy, home.policy)
+        (home.folder / "dagster.yaml").write_text(_dagster_yaml(home), encoding="utf-8")
     except OSError as error:
         raise click.ClickException(
             f"The demo cannot make its home: {sentence(str(error))}. Choose a folder with --home."
@@ -128,13 +142,13 @@ def _new_home(given: Path | None) -> Home:
     return Home(folder.resolve(), temporary=False)
 
 
-def _dagster_yaml(example: Example) -> str:
+def _dagster_yaml(home: Home) -> str:
     settings = {
         "run_coordinator": {
             "module": "dagster_gpufair",
             "class": "GpuFairRunCoordinator",
             "config": {
-                "policy": str(example.policy),
+                "policy": str(home.policy),
                 # The declared pools are the limit, as on a cluster.
                 "max_concurrent_runs": -1,
                 "dequeue_interval_seconds": 1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,17 +26,24 @@ from dagster_gpufair.cli.tables import (
     table,
     warning,
 )
+from dagster_gpufair.cli.what_changes import (
+    all_left_behind,
+    left_behind_json,
+    runs_left_behind,
+    workspace_locations,
+)
 from dagster_gpufair.cli.would_stop import all_that_would_stop, stop_json
 from dagster_gpufair.engine.as_off import not_carried_out, would_stop
-from dagster_gpufair.ledger import policies, status
+from dagster_gpufair.ledger import locations, policies, status
 from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.ledger.errors import LedgerError
 from dagster_gpufair.ledger.policies import PolicyVersion
 from dagster_gpufair.ledger.state import state_of
 from dagster_gpufair.ledger.status import POLICY_FILE
+from dagster_gpufair.policy.left_behind import LeftBehind
 from dagster_gpufair.policy.loading import parse_policy, read_policy
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.policy.notes import notes_of
+from dagster_gpufair.policy.notes import notes_of, unknown_locations
 from dagster_gpufair.policy.plain import sentences
 from dagster_gpufair.policy.problems import PolicyError, Problem, problem_lines
 from dagster_gpufair.policy.schema import json_schema
@@ -52,12 +59,19 @@ def policy() -> None:
 
 @policy.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "-w",
+    "--workspace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The workspace file with the code locations [default: workspace.yaml beside FILE or here].",
+)
 @instance_option
 @json_option
-def check(file: Path | None, home: Path | None, as_json: bool) -> None:
+def check(file: Path | None, workspace: Path | None, home: Path | None, as_json: bool) -> None:
     """Say everything that is wrong with a policy file; exit 1 if it cannot take effect.
 
-    FILE is by default the one that the instance follows, else gpufair.yaml in this folder.
+    FILE is by default the one that the instance follows, else gpufair.yaml in this folder. With an
+    instance, also which runs the change would leave behind.
     """
     consequence = ""
     if file is None:
@@ -70,16 +84,27 @@ def check(file: Path | None, home: Path | None, as_json: bool) -> None:
         else:
             show(*(sentence(line) for line in error.report(consequence).splitlines()))
         raise SystemExit(1) from None
-    notes = notes_of(read)
-    stops = _stops(read, home)
+    found = _found(read, home)
+    in_workspace = workspace_locations(workspace, file)
+    notes = [*notes_of(read), *unknown_locations(read, in_workspace, found.locations)]
     if as_json:
         data = {"file": str(file), "ok": True, "problems": _problems_json(notes)}
-        told = None if stops is None else [stop_json(stop) for stop in stops.all]
-        show_json({**data, "not_carried_out": not_carried_out(read), "would_stop": told})
+        told = None if found.stops is None else [stop_json(stop) for stop in found.stops]
+        left = [left_behind_json(group) for group in found.left]
+        show_json(
+            {
+                **data,
+                "not_carried_out": not_carried_out(read),
+                "would_stop": told,
+                "left_behind": left,
+            }
+        )
         return
     pools, teams = counted(len(read.pools), "pool"), counted(len(read.teams), "team")
     show(f"{sentence(str(file))}: no errors, {pools}, {teams}", *_problem_lines(notes))
-    show(*_stopped(stops))
+    show(*_indented(all_left_behind(found.left, found.names)))
+    if found.stops is not None:
+        show(*_indented(all_that_would_stop(found.stops, found.names)))
 
 
 @policy.command("show")
@@ -142,37 +167,42 @@ def history(home: Path | None, as_json: bool) -> None:
     )
 
 
-class _Stops(NamedTuple):
-    """What a policy would stop now on the instance, and the names of all that runs or waits there."""
+class _Found(NamedTuple):
+    """What a policy would mean on the instance, with the names of all that runs or waits there.
 
-    all: Sequence[Preemption]
-    names: Mapping[str, str]
+    ``stops`` is None where nothing would be stopped ever, or there is no ledger to ask.
+    """
+
+    stops: Sequence[Preemption] | None = None
+    left: Sequence[LeftBehind] = ()
+    locations: Collection[str] = ()
+    names: Mapping[str, str] = {}
 
 
-def _stops(read: Policy, home: Path | None) -> _Stops | None:
-    """None where nothing would be stopped ever, or there is no instance with a GPU ledger to ask."""
-    if not not_carried_out(read):
-        return None
+def _found(read: Policy, home: Path | None) -> _Found:
+    """Nothing, where there is no instance with a GPU ledger to ask."""
     now = time.time()
     try:
         with opened(home) as instance:
             if coordinator_of(instance) is None:
-                return None
+                return _Found()
             with ledger_of(instance).reading() as session:
                 state = state_of(session, read, now)
+                left = runs_left_behind(session, read)
+                seen = locations.seen(session)
     except (click.ClickException, LedgerError):
         # The file is what was asked about; only who is named by hand has to be there.
         if home is not None:
             raise
-        return None
+        return _Found()
     ids = [*(request.id for request in state.requests), *(lease.id for lease in state.leases)]
-    return _Stops(would_stop(read, state, now), short_ids(ids))
+    stops = would_stop(read, state, now) if not_carried_out(read) else None
+    return _Found(stops, left, seen, short_ids(ids))
 
 
-def _stopped(stops: _Stops | None) -> Iterator[RenderableType]:
-    if stops is not None:
-        for depth, line in all_that_would_stop(stops.all, stops.names):
-            yield Padding(line, (0, 0, 0, 2 * depth))
+def _indented(lines: Iterable[tuple[int, str]]) -> Iterator[RenderableType]:
+    for depth, line in lines:
+        yield Padding(line, (0, 0, 0, 2 * depth))
 
 
 def _followed_file(home: Path | None) -> tuple[Path, str]:

@@ -75,13 +75,14 @@ class Engine:
         Args:
             clock_is_real: whether ``now`` is the time of day, which may be set, and not a test's.
         """
+        seen = self.rules.look_at_file()
         with self.ledger.writing() as session:
             epoch = self.turn.take(session)
             if epoch is None:
                 return False
             if clock_is_real:
                 self._heed_clock(session, now)
-            self.rules.look(session, now)
+            self.rules.look(session, now, seen)
             self.cordoned = nodes.cordoned_by_pool(session)
             if not self.turn.goes_on(epoch):
                 self._open_book(session)

@@ -8,7 +8,8 @@ import socket
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.engine.as_off import as_off, not_carried_out
-from dagster_gpufair.engine.policy_file import InForce, PolicyWatch
+from dagster_gpufair.engine.policy_file import InForce, PolicyWatch, Seen
+from dagster_gpufair.ledger import policies
 from dagster_gpufair.policy.models import Policy
 
 
@@ -36,19 +37,24 @@ class Rules:
         """The version of the policy in force."""
         return self.in_force.version if self.in_force else None
 
-    def look(self, session: Session, now: float) -> None:
-        """Take up the policy file if it has changed, and see what is in force."""
-        if self._watch.has_changed():
-            self._take_up(session, now)
+    def look_at_file(self) -> Seen | None:
+        """What the policy file says, if that is new; it may take seconds, so in no transaction."""
+        return self._watch.look()
+
+    def look(self, session: Session, now: float, seen: Seen | None) -> None:
+        """Adopt what was seen in the policy file, if anything, and see what is in force."""
+        if seen is not None:
+            self._adopt(session, seen, now)
         self.in_force = self._watch.in_force(session)
         if self.in_force is not None:
             self._carry_out(self.in_force)
         self.trouble = self._watch.trouble(session)
 
-    def _take_up(self, session: Session, now: float) -> None:
-        before = self._watch.in_force(session)
-        problems = self._watch.take_up(session, now, by=f"daemon on {socket.gethostname()}")
-        after = self._watch.in_force(session)
+    def _adopt(self, session: Session, seen: Seen, now: float) -> None:
+        before = policies.in_force(session)
+        by = f"daemon on {socket.gethostname()}"
+        problems = self._watch.adopt(session, seen, now, by)
+        after = policies.in_force(session)
         for problem in problems:
             self._logger.error("%s changes nothing: %s", self._watch.path, problem)
         if after is not None and (before is None or after.version != before.version):

@@ -146,17 +146,20 @@ class GpuFairRunCoordinator(QueuedRunCoordinator):
         Args:
             refusal: why it is refused whatever the policy says.
         """
+        watch = self.policy_watch
+        # The file may hang, so it is read before the ledger is locked.
+        seen = None if watch.has_seen_one_in_force else watch.look()
         try:
             with ledger_of(self._instance).writing() as session:
-                in_force = self.policy_watch.in_force(session)
-                if in_force is None:
-                    self.policy_watch.take_up(session, submission.at, by="first submission")
-                    in_force = self.policy_watch.in_force(session)
+                in_force = watch.in_force(session)
+                if in_force is None and seen is not None:
+                    watch.adopt(session, seen, submission.at, by="first submission")
+                    in_force = watch.in_force(session)
                 if in_force is None:
                     self._logger.warning(
                         "Run %s waits: no GPU policy is in force yet (%s)",
                         submission.run_id,
-                        self.policy_watch.path,
+                        watch.path,
                     )
                     return refusal
                 result = record(session, in_force, submission, refusal)

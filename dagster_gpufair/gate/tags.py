@@ -20,6 +20,7 @@ from dagster_gpufair.policy.quantities import (
     format_gpus,
     parse_duration,
     parse_gpus,
+    written_duration,
 )
 
 PREFIX = "gpufair/"
@@ -197,7 +198,8 @@ def gpu_tags(
         gpus: how many: ``8``, ``0.5``, or ``"4-8"`` for eight, or at least four.
         pool: one pool, or several in order of liking.
         team: only needed where the policy does not map the code location to a team.
-        max_duration: the longest it runs, ``"2h"``; it is stopped then, and starts sooner for saying so.
+        max_duration: the longest it runs, ``"2h"``; it is stopped then. A run whose end is known may start
+            sooner: before a reservation or a window begins.
         cpus: CPU cores it uses, which count towards its team's ceiling; so does ``memory_gib``.
 
     Raises:
@@ -211,7 +213,7 @@ def gpu_tags(
         PROJECT: project,
         KIND: kind,
         GPUS_PER_NODE: gpus_per_node,
-        MAX_DURATION: f"{max_duration.total_seconds():g}s"
+        MAX_DURATION: written_duration(max_duration)
         if isinstance(max_duration, timedelta)
         else max_duration,
         CPUS: cpus,
@@ -245,7 +247,7 @@ def _gpus(tags: Mapping[str, str]) -> tuple[int | None, int]:
         if not count:
             raise InvalidAsk(
                 f"the GPU limit in {K8S_CONFIG} is not a whole number from 1; "
-                f"mend it, or set {GPUS}"
+                f"correct it, or set {GPUS}"
             )
         return None, count * ONE_GPU
     low, dash, high = text.strip().partition("-")

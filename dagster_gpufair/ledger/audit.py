@@ -22,7 +22,7 @@ from dagster_gpufair.ledger.policies import PolicyVersion
 from dagster_gpufair.policy.cron import cron_trouble
 from dagster_gpufair.policy.models import Policy, Pool
 from dagster_gpufair.policy.problems import PolicyError
-from dagster_gpufair.policy.quantities import format_gpus
+from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
 from dagster_gpufair.policy.yaml_text import read_yaml
 from dagster_gpufair.scheduling.holding import rights_of
 from dagster_gpufair.scheduling.model import Account, Class
@@ -164,9 +164,10 @@ def _broken_by(
         use[entitled.account(team, project)] += gpus
     yield from _beyond_quota(policy, lease, account, entitled, use)
     left = max(0, in_service - held.in_pool(lease.pool, pool, but=cordoned))
-    kept = entitled.kept_from(account, use)
+    # Its own part that was held back until now is no room for what others are granted for a time.
+    kept = entitled.kept_from(account, {**use, account: use[account] - lease.gpus})
     if kept > left:
-        yield f"it left {format_gpus(left)} GPUs, and {format_gpus(kept)} are held back for others"
+        yield f"it left {_free(left)}, and {format_gpus(kept)} are held back for others"
 
 
 def _beyond_quota(
@@ -241,6 +242,12 @@ def _policy(version: PolicyVersion) -> Policy | None:
     # Without a schedule that can be followed, nobody can tell what was held for whom.
     crons = (window.cron for window in policy.windows if window.cron is not None)
     return None if any(map(cron_trouble, crons)) else policy
+
+
+def _free(gpus: int) -> str:
+    if not gpus:
+        return "no GPUs free"
+    return f"{format_gpus(gpus)} GPU{'' if gpus == ONE_GPU else 's'} free"
 
 
 def _clock(at: float) -> str:

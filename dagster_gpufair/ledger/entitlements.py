@@ -1,4 +1,4 @@
-"""What each account is sure of in a pool at a moment, and what others must leave to it.
+"""What each account is guaranteed in a pool at a moment, and what others must leave to it (design §4).
 
 From the policy alone, for the audit, which must not rest on what the decision made of the same rules.
 GPU amounts in thousandths, moments in seconds since the epoch.
@@ -11,19 +11,23 @@ from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 from dagster_gpufair.policy.in_force import granted, held
-from dagster_gpufair.policy.models import Policy
+from dagster_gpufair.policy.models import Policy, Project, Team
 from dagster_gpufair.scheduling.model import Account
 
 
 class Entitlement(NamedTuple):
-    """``quota`` counts grants and windows; ``unlent`` is the part of it that nobody else may take."""
+    """``quota`` counts grants and windows; ``unlent`` is the part of it that nobody else may take.
+
+    ``lasting`` is what ``unlent`` would be without grants and windows.
+    """
 
     quota: int
     unlent: int
+    lasting: int
     borrow_limit: int | None = None
 
 
-NOTHING = Entitlement(0, 0)
+NOTHING = Entitlement(0, 0, 0)
 
 
 class Known:
@@ -87,25 +91,37 @@ class Entitlements:
         if account.project is not None:
             return projects[account.project]
         rest = self._quotas[account.team] - sum(its.quota for its in projects.values())
-        return Entitlement(rest, 0)
+        return Entitlement(rest, 0, 0)
 
     def kept_from(self, account: Account, use: Mapping[Account, int]) -> int:
-        """What an account must leave to all others, given what each uses in the pool."""
+        """What an account must leave to all others, given what each uses in the pool.
+
+        Grants and windows add at most what the quotas' own held-back leaves of the pool (design §5).
+        """
         of_team: Counter[str] = Counter()
         for each, gpus in use.items():
             of_team[each.team] += gpus
-        kept = 0
+        by_quotas = with_extras = by_all_quotas = 0
         for team, whole in self.teams.items():
-            for_projects = {
-                project: max(0, its.unlent - use.get(Account(team, project), 0))
+            kept = [
+                (project, max(0, its.lasting - used), max(0, its.unlent - used))
                 for project, its in self._projects[team].items()
-            }
-            if team == account.team:
-                for_projects.pop(account.project or "", None)
-                kept += sum(for_projects.values())
-            else:
-                kept += max(whole.unlent - of_team[team], sum(for_projects.values()), 0)
-        return kept
+                for used in (use.get(Account(team, project), 0),)
+            ]
+            lasting = max(whole.lasting - of_team[team], sum(each for _, each, _ in kept), 0)
+            by_all_quotas += lasting
+            if team != account.team:
+                by_quotas += lasting
+                with_extras += max(
+                    whole.unlent - of_team[team], sum(each for _, _, each in kept), 0
+                )
+                continue
+            for project, for_good, now in kept:
+                if project != account.project:
+                    by_quotas += for_good
+                    with_extras += now
+        room = max(0, self._in_service - by_all_quotas)
+        return by_quotas + min(with_extras - by_quotas, room)
 
     def _quota(self, team: str) -> int:
         grants = sum(gpus for (name, _), gpus in self._granted.items() if name == team)
@@ -118,8 +134,10 @@ class Entitlements:
             self._quotas[name],
             self._windows.get(name, 0),
         )
-        unlent = window + max(0, quota - window - team.lend_limit.get(self._pool, quota))
-        return Entitlement(quota, self._scaled(unlent), team.borrow_limit.get(self._pool))
+        unlent = window + self._not_lent(team, quota - window)
+        lasting = self._not_lent(team, team.quota.get(self._pool, 0))
+        limit = team.borrow_limit.get(self._pool)
+        return Entitlement(quota, self._scaled(unlent), self._scaled(lasting), limit)
 
     def _projects_of(self, name: str) -> dict[str, Entitlement]:
         """Those with a quota here, or a grant at any time; others are part of the team's rest."""
@@ -129,13 +147,20 @@ class Entitlements:
         projects = {}
         for project, its in self._policy.teams[name].projects.items():
             if its.quota.get(self._pool) or (name, project) in given:
-                quota = its.quota.get(self._pool, 0) + self._granted.get((name, project), 0)
-                unlent = max(0, quota - its.lend_limit.get(self._pool, quota))
-                limit = its.borrow_limit.get(self._pool)
-                projects[project] = Entitlement(quota, self._scaled(unlent), limit)
+                written = its.quota.get(self._pool, 0)
+                quota = written + self._granted.get((name, project), 0)
+                projects[project] = Entitlement(
+                    quota,
+                    self._scaled(self._not_lent(its, quota)),
+                    self._scaled(self._not_lent(its, written)),
+                    its.borrow_limit.get(self._pool),
+                )
         return projects
 
+    def _not_lent(self, account: Team | Project, quota: int) -> int:
+        return max(0, quota - account.lend_limit.get(self._pool, quota))
+
     def _scaled(self, unlent: int) -> int:
-        """Less is kept where the pool, as far as it is in service, has less than all quotas."""
-        quotas = sum(self._quotas.values())
+        """Less is kept where less of the pool is in service than the quotas in the file have."""
+        quotas = sum(team.quota.get(self._pool, 0) for team in self._policy.teams.values())
         return unlent * self._in_service // quotas if self._in_service < quotas else unlent

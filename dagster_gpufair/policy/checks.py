@@ -32,7 +32,9 @@ def _names(policy: Policy) -> Iterator[Problem]:
     named += [("tiers", name) for name in policy.tiers]
     for path in named:
         if not _NAME.fullmatch(path[-1]):
-            message = "is no name: use 1 to 63 letters (a-z, A-Z), digits, '_', '-' and '.'"
+            message = (
+                "is not a valid name; use 1 to 63 letters (a-z, A-Z), digits, '_', '-' and '.'"
+            )
             yield Problem(dotted(*path), message)
 
 
@@ -45,14 +47,14 @@ def _pools(policy: Policy) -> Iterator[Problem]:
 
 def _pool(path: str, pool: Pool) -> Iterator[Problem]:
     if pool.nodes is not None and pool.gpus is not None:
-        yield Problem(path, "has nodes and gpus; delete gpus, it is the sum over the nodes")
+        yield Problem(path, "has both nodes and gpus; delete gpus, which is the sum over the nodes")
     elif pool.nodes is None and pool.gpus is None:
         yield Problem(path, "has no GPUs; give it nodes: {name: gpus}, or gpus: a number")
     elif pool.capacity == 0:
         yield Problem(path, "has 0 GPUs; give it some, or delete the pool")
     for node, gpus in (pool.nodes or {}).items():
         if gpus % ONE_GPU:
-            message = f"{format_gpus(gpus)}: a node has whole GPUs"
+            message = f"is {format_gpus(gpus)}, and a node has whole GPUs only"
             yield Problem(f"{path}.{dotted('nodes', node)}", message)
 
 
@@ -111,8 +113,8 @@ def _code_locations(policy: Policy) -> Iterator[Problem]:
             elif owners.setdefault(location, name) != name:
                 yield Problem(
                     path,
-                    f"{shown(location)} is team {owners[location]}'s already; a code location "
-                    "belongs to one team",
+                    f"{shown(location)} belongs to team {owners[location]} already; a code location "
+                    "has one team",
                 )
 
 
@@ -153,8 +155,8 @@ def _fits(
         summed += f" = {format_gpus(sum(quotas.values()))}"
     which = "it" if len(parts) == 1 else "one" if parts[0][0] >= excess else "them"
     together = " together" if which == "them" else ""
-    mend = f"lower {which} by {format_gpus(excess)}{together}"
-    message = f"{summed}, {whole} has {format_gpus(room)}; {mend}"
+    advice = f"lower {which} by {format_gpus(excess)}{together}"
+    message = f"{summed}, {whole} has {format_gpus(room)}; {advice}"
     yield Problem(f"{path}: quota of {pool}", message)
 
 
@@ -185,10 +187,10 @@ def _fast_lane(policy: Policy) -> Iterator[Problem]:
             yield Problem(path, unknown("pool", pool, policy.pools))
         elif lane.gpus > policy.pools[pool].capacity > 0:
             has = format_gpus(policy.pools[pool].capacity)
-            yield Problem(f"{path}.gpus", f"{format_gpus(lane.gpus)}, the pool has {has}")
+            yield Problem(f"{path}.gpus", f"is {format_gpus(lane.gpus)}, and the pool has {has}")
         if lane.max_gpus > lane.gpus:
             asked, has = format_gpus(lane.max_gpus), format_gpus(lane.gpus)
-            yield Problem(f"{path}.max_gpus", f"{asked}, the lane has {has}")
+            yield Problem(f"{path}.max_gpus", f"is {asked}, and the lane has {has}")
         for key, size in (("gpus", lane.gpus), ("max_gpus", lane.max_gpus)):
             if size == 0:
                 yield Problem(f"{path}.{key}", "must be above 0; delete the lane to have none")
@@ -204,9 +206,9 @@ def _grants(policy: Policy) -> Iterator[Problem]:
             projects = policy.teams[grant.team].projects
             if grant.project not in projects:
                 yield Problem(f"{path}.project", unknown("project", grant.project, projects))
-        for key in ("approved_by", "reason"):
+        for key, asks in (("approved_by", "who approved it"), ("reason", "what it is for")):
             if not getattr(grant, key).strip():
-                yield Problem(f"{path}.{key}", "is empty; it is kept with the grant")
+                yield Problem(f"{path}.{key}", f"is empty; write {asks}")
 
 
 def _windows(policy: Policy) -> Iterator[Problem]:
@@ -224,11 +226,13 @@ def _extra(policy: Policy, path: str, extra: Grant | Window) -> Iterator[Problem
         yield Problem(f"{path}.pool", unknown("pool", extra.pool, policy.pools))
     elif extra.gpus > policy.pools[extra.pool].capacity > 0:
         has = format_gpus(policy.pools[extra.pool].capacity)
-        yield Problem(f"{path}.gpus", f"{format_gpus(extra.gpus)}, the pool has {has}")
+        yield Problem(f"{path}.gpus", f"is {format_gpus(extra.gpus)}, and the pool has {has}")
     if extra.gpus == 0:
         yield Problem(f"{path}.gpus", "must be above 0")
     if extra.start is not None and extra.until is not None and extra.start >= extra.until:
-        message = f"{extra.until.isoformat()} is not after from ({extra.start.isoformat()})"
+        message = (
+            f"is {extra.until.isoformat()}, which is not after from ({extra.start.isoformat()})"
+        )
         yield Problem(f"{path}.until", message)
 
 

@@ -22,7 +22,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def cron_trouble(cron: str) -> str | None:
-    """What is wrong with a cron expression, and the mend; None if it can be followed."""
+    """What is wrong with a cron expression, and how to fix it; None if it can be followed."""
     fields = cron.split()
     if len(fields) != len(_FIELDS):
         names = ", ".join(_FIELDS)
@@ -32,8 +32,8 @@ def cron_trouble(cron: str) -> str | None:
         alone = ["*"] * len(_FIELDS)
         alone[index] = fields[index]
         if not _can_be_read(" ".join(alone)):
-            how = f"it takes {takes}, alone, as a list (1,3), a range (1-5) or a step (*/2)"
-            return f"{shown(fields[index])} is no {name}; {how}"
+            how = f"write {takes}, alone, as a list (1,3), a range (1-5) or a step (*/2)"
+            return f"{shown(fields[index])} is not a valid {name}; {how}"
     if not _comes_up(cron):
         return f"{shown(cron)} never comes: there is no such day"
     return None

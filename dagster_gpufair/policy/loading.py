@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from itertools import takewhile
@@ -23,6 +25,18 @@ _TRIES = 3
 _NAMED = ("pools", "teams", "tiers", "projects")
 """Groups of entries whose names stand elsewhere too."""
 
+_KINDS = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+"""What stands where a file should, by the test for it."""
+
+
+class _NotAFile(OSError):
+    """There is something else under the path, named in the message."""
+
 
 def read_policy(path: str | Path) -> tuple[str, Policy]:
     """A policy file's text and what it says.
@@ -32,13 +46,29 @@ def read_policy(path: str | Path) -> tuple[str, Policy]:
     """
     source = str(path)
     try:
-        with Path(path).open("rb") as file:
-            # One more than allowed: also a device or a pipe without an end is read no further.
-            data = file.read(LARGEST_TEXT + 1)
+        data = _regular_file(path)
     except (OSError, ValueError) as error:
         raise PolicyError([Problem("", _unreadable(error))], source) from None
     text = decode(data, source)
     return text, parse_policy(text, source)
+
+
+def _regular_file(path: str | Path) -> bytes:
+    """The bytes of a file, of a large one only the first: one more than a policy may have.
+
+    Raises:
+        OSError: if it cannot be read, or is a pipe, a device or the like, which might never end.
+        ValueError: if no file can have such a path.
+    """
+    # Opening a pipe waits for who writes to it, unless told not to.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError
+        if not stat.S_ISREG(mode):
+            raise _NotAFile(next((kind for test, kind in _KINDS if test(mode)), "no regular file"))
+        return file.read(LARGEST_TEXT + 1)
 
 
 def parse_policy(text: str | bytes, source: str = "gpufair.yaml") -> Policy:
@@ -181,6 +211,8 @@ def _unreadable(error: OSError | ValueError) -> str:
         return "no such file; `gpufair init` writes one"
     if isinstance(error, IsADirectoryError):
         return "is a folder; give the policy file in it"
+    if isinstance(error, _NotAFile):
+        return f"is {error}; give a file"
     if isinstance(error, PermissionError):
         return "may not be read by this user"
     return f"cannot be read: {error}"

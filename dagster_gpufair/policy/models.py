@@ -9,12 +9,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from dagster_gpufair.policy.quantities import Duration, Gpus, Moment
 
 KINDS = ("experiment", "training", "evaluation", "batch_inference", "online_inference")
 
+BorrowingMode = Literal["off", "auto"]
 Mode = Literal["off", "approval", "auto"]
 ReclaimMode = Literal["off", "alert", "approval", "auto"]
 
@@ -25,9 +36,22 @@ Weight = Annotated[_Number, Field(ge=0.001, le=1_000_000)]
 Amount = Annotated[_Number, Field(ge=0, le=1_000_000_000)]
 
 
-def _bare_off(value: Any) -> Any:
-    """YAML reads a bare ``off`` as false."""
-    return "off" if value is False else value
+class _BareOff:
+    """YAML 1.1 reads a bare ``off`` as false, YAML 1.2, as most editors do, as text: both are taken."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._read, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"enum": [*handler(schema)["enum"], False]}
+
+    @staticmethod
+    def _read(value: Any) -> Any:
+        return "off" if value is False else value
 
 
 def _all_or_names(value: Any) -> Any:
@@ -92,7 +116,7 @@ class Project(_Section):
     """A key project's own part of its team's quota. Without a quota it is one with its team."""
 
     quota: dict[str, Gpus] = {}
-    """GPUs per pool that the project is sure of, out of its team's quota."""
+    """GPUs per pool that the project is guaranteed, out of its team's quota."""
     borrow_limit: dict[str, Gpus] = {}
     """GPUs per pool above its quota, its team's included; unlimited where it is absent."""
     lend_limit: dict[str, Gpus] = {}
@@ -107,9 +131,9 @@ class Team(_Section):
     code_locations: list[str] = []
     """Runs from these Dagster code locations are this team's, whatever their tags say."""
     quota: dict[str, Gpus] = {}
-    """GPUs per pool that the team is sure of; 0 where it is absent."""
+    """GPUs per pool that the team is guaranteed; 0 where it is absent."""
     borrow_limit: dict[str, Gpus] = {}
-    """GPUs per pool above its quota; unlimited where it is absent, 0 may not borrow."""
+    """GPUs per pool above its quota; unlimited where it is absent, 0: it may not borrow."""
     lend_limit: dict[str, Gpus] = {}
     """How much of its idle quota others may use; all where it is absent, 0 lends nothing."""
     weight: Weight = 1.0
@@ -137,7 +161,7 @@ class Tier(_Section):
 class Borrowing(_Section):
     """Whether idle GPUs move between teams, for how long, and for which work."""
 
-    mode: Annotated[Literal["off", "auto"], BeforeValidator(_bare_off)] = "auto"
+    mode: Annotated[BorrowingMode, _BareOff()] = "auto"
     max_duration: Duration | None = None
     """How long GPUs may be borrowed while somebody waits for them; absent: as long as idle."""
     kinds: AllOrNames = "all"
@@ -149,7 +173,7 @@ class Borrowing(_Section):
 class Preemption(_Section):
     """Whether running work may be stopped for more important work, and how gently."""
 
-    mode: Annotated[Mode, BeforeValidator(_bare_off)] = "off"
+    mode: Annotated[Mode, _BareOff()] = "off"
     grace: Duration = Field(default="5m", validate_default=True)
     """Time between the notice and the stop, to save a checkpoint."""
     min_runtime: Duration = Field(default="10m", validate_default=True)
@@ -163,7 +187,7 @@ class Preemption(_Section):
 class Reclaim(_Section):
     """What happens to GPUs that are held and not used."""
 
-    mode: Annotated[ReclaimMode, BeforeValidator(_bare_off)] = "alert"
+    mode: Annotated[ReclaimMode, _BareOff()] = "alert"
     idle_below: Annotated[_Number, Field(ge=0, le=100)] = 5
     """A GPU that is used less than this counts as idle, in percent."""
     idle_for: Duration = Field(default="30m", validate_default=True)
@@ -176,7 +200,7 @@ class Ordering(_Section):
     wait_points_per_hour: Points = 100
     """For each hour of waiting."""
     share_points: Points = 500
-    """At most, for a team that has borrowed less than its share of late; taken off for more."""
+    """At most, for a team that has recently borrowed less than its fair share; negative for more."""
     preempted_points: Points = 300
     """For each time it was stopped for others, up to three."""
     deadline_points: Points = 500
@@ -196,16 +220,16 @@ class Backfill(_Section):
     """Whether other work may pass a reservation, and after how long a borrower gets one."""
 
     enabled: bool = True
-    """Whether others may start where GPUs are kept for a request, if that does not delay it."""
+    """Whether others may start where GPUs are reserved for a run, if that does not delay it."""
     reserve_after: Duration = Field(default="30m", validate_default=True)
-    """How long a borrower's request waits before GPUs are kept for it."""
+    """How long a borrowing run waits before GPUs are reserved for it."""
 
 
 class FastLane(_Section):
-    """GPUs of a pool kept free for small, short requests."""
+    """GPUs of a pool for small, short runs only."""
 
     gpus: Gpus
-    """How many GPUs are kept free."""
+    """How many GPUs the lane has."""
     max_gpus: Gpus
     """The largest request that may use them."""
     max_duration: Duration
@@ -267,7 +291,7 @@ class Policy(_Section):
     fair_share: FairShare = FairShare()
     backfill: Backfill = Backfill()
     fast_lane: dict[str, FastLane] = {}
-    """For each pool, GPUs kept free for small, short requests."""
+    """For each pool, GPUs for small, short runs only."""
     grants: list[Grant] = []
     """Extra quotas for a time."""
     windows: list[Window] = []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 
 from dagster_gpufair.policy.access import Access
 from dagster_gpufair.policy.models import Policy, Project, Reclaim, Team
 from dagster_gpufair.policy.overlaps import first_overlap, overlaps
-from dagster_gpufair.policy.problems import Problem, dotted, listed
+from dagster_gpufair.policy.problems import Problem, did_you_mean, dotted, listed, shown
 from dagster_gpufair.policy.quantities import format_gpus, format_moment
 
 _Notes = Iterator[tuple[str, str]]
@@ -22,7 +22,7 @@ def notes_of(policy: Policy, now: float | None = None) -> list[Problem]:
     no more.
     """
     notes = [
-        (path, f"accepted, not acted on in this version: {message}")
+        (path, f"has no effect in this version: {message}")
         for places, message in _NOT_YET
         for path in places(policy)
     ]
@@ -32,6 +32,33 @@ def notes_of(policy: Policy, now: float | None = None) -> list[Problem]:
     notes += _lanes(policy, now)
     notes += _overlaps(policy, now)
     return [Problem(path, message, "note") for path, message in notes]
+
+
+def unknown_locations(
+    policy: Policy, in_workspace: Collection[str] | None, seen: Collection[str]
+) -> list[Problem]:
+    """Notes on code locations that nobody has, which are often misspelt.
+
+    Args:
+        in_workspace: the locations of the workspace, or None where it is not known.
+        seen: those that GPU runs have come from.
+    """
+    known = [*(in_workspace or ()), *(name for name in seen if name not in (in_workspace or ()))]
+    if not known:
+        return []
+    nowhere = "no GPU run has come from it yet"
+    if in_workspace is not None:
+        nowhere = f"it is not in the workspace, and {nowhere}"
+    notes = []
+    for name, team in policy.teams.items():
+        for location in team.code_locations:
+            if location not in known:
+                hint = did_you_mean(location, known)
+                message = f"{shown(location)} may be misspelt: {nowhere}"
+                message += f"; {hint}" if hint else ""
+                path = dotted("teams", name, "code_locations")
+                notes.append(Problem(path, f"{message} (known: {listed(sorted(known))})", "note"))
+    return notes
 
 
 def _when(path: str, is_set: Callable[[Policy], object]) -> Callable[[Policy], Iterable[str]]:
@@ -52,11 +79,11 @@ _NOT_YET: tuple[tuple[Callable[[Policy], Iterable[str]], str], ...] = (
     ),
     (
         _when("borrowing.max_duration", lambda policy: policy.borrowing.max_duration is not None),
-        "no running work is stopped yet, so GPUs are borrowed until the run ends",
+        "no run is stopped for another, so a run borrows GPUs until it ends",
     ),
     (
         _when("preemption.mode", lambda policy: policy.preemption.mode != "off"),
-        "it counts as off, since no running work is stopped yet",
+        "no run is stopped for another, as with mode off",
     ),
     (
         _when("reclaim", lambda policy: policy.reclaim != Reclaim()),
@@ -79,7 +106,10 @@ def _limits(policy: Policy) -> _Notes:
             for key in ("borrow_limit", "lend_limit"):
                 for pool in getattr(its, key):
                     if pool not in alone:
-                        message = "limits nothing: without a quota there it is one with its team"
+                        message = (
+                            "limits nothing: the project has no quota there, so its runs count as its "
+                            "team's"
+                        )
                         yield dotted(*path, key, pool), message
             yield from _lend_limits(path, its, added_to | (policy.pools.keys() - alone))
 
@@ -88,8 +118,8 @@ def _lend_limits(path: tuple[str, ...], account: Team | Project, but_in: Set[str
     for pool, lent in account.lend_limit.items():
         quota = account.quota.get(pool, 0)
         if lent > quota and pool not in but_in:
-            message = f"{format_gpus(lent)} is above the quota ({format_gpus(quota)})"
-            yield dotted(*path, "lend_limit", pool), f"{message}: it lends all of that"
+            above = f"is {format_gpus(lent)}, above the quota of {format_gpus(quota)}"
+            yield dotted(*path, "lend_limit", pool), f"{above}: all of the quota may be lent"
 
 
 def _access(policy: Policy) -> _Notes:
@@ -102,7 +132,7 @@ def _access(policy: Policy) -> _Notes:
             yield dotted("teams", name), f"can run nothing so far: {why}"
         unknown = [pool for pool in pools if policy.pools[pool].gpu_memory_gib is None]
         if team.ceilings.gpu_memory_gib is not None and unknown:
-            message = f"counts no GPUs of {listed(unknown)}: no gpu_memory_gib is written there"
+            message = f"counts no GPUs of {listed(unknown)}: write the pool's gpu_memory_gib"
             yield dotted("teams", name, "ceilings", "gpu_memory_gib"), message
 
 
@@ -110,8 +140,11 @@ def _why_nothing(policy: Policy, access: Access, team: str) -> str:
     if policy.borrowing.mode == "off":
         return "it has no quota, and borrowing is off; give it a quota, or set borrowing.mode: auto"
     if not access.has_tiers_that_borrow(team):
-        return "it has no quota, and borrowing.tiers has none of its tiers; add one, or a quota"
-    return "it has no quota, and its borrow_limit is 0 in every pool; give it one of the two"
+        return (
+            "it has no quota, and none of its tiers may borrow; give it a quota, or add one of its tiers "
+            "to borrowing.tiers"
+        )
+    return "it has no quota, and its borrow_limit is 0 in every pool; give it a quota, or raise that limit"
 
 
 def _lanes(policy: Policy, now: float) -> _Notes:
@@ -119,8 +152,7 @@ def _lanes(policy: Policy, now: float) -> _Notes:
     for pool, lane in policy.fast_lane.items():
         capacity = policy.pools[pool].capacity
         quotas = sum(team.quota.get(pool, 0) for team in policy.teams.values())
-        promised, what = quotas, "the quotas"
-        beside = f"quotas of {format_gpus(quotas)}"
+        promised, what, beside = quotas, "the quotas", f"quotas of {format_gpus(quotas)}"
         if lane.gpus + quotas <= capacity:
             overlap = first_overlap(policy, pool, now, lane.gpus)
             if overlap is None or overlap.gpus > capacity:
@@ -130,10 +162,11 @@ def _lanes(policy: Policy, now: float) -> _Notes:
                 f"quotas, grants and windows of {format_gpus(promised)} at "
                 f"{format_moment(overlap.moment)} ({overlap.path})"
             )
-        excess = format_gpus(lane.gpus + promised - capacity)
+        together = lane.gpus + promised
         message = (
-            f"{format_gpus(lane.gpus)} beside {beside}, the pool has {format_gpus(capacity)}: "
-            f"{excess} of {what} can be had for small, short requests only"
+            f"the lane of {format_gpus(lane.gpus)} and {beside} are {format_gpus(together)} GPUs together, "
+            f"and the pool has {format_gpus(capacity)}: {format_gpus(together - capacity)} of {what} serve "
+            "small, short runs only"
         )
         yield dotted("fast_lane", pool, "gpus"), message
 
@@ -143,6 +176,7 @@ def _overlaps(policy: Policy, now: float) -> _Notes:
         has = format_gpus(policy.pools[overlap.pool].capacity)
         message = (
             f"at {format_moment(overlap.moment)}, quotas, grants and windows of {overlap.pool} are "
-            f"{format_gpus(overlap.gpus)} together, the pool has {has}: not all can be had at once"
+            f"{format_gpus(overlap.gpus)} together, and the pool has {has}: not all of them can be used at "
+            "once"
         )
         yield overlap.path, message

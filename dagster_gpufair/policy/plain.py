@@ -7,7 +7,7 @@ from datetime import datetime
 
 from dagster_gpufair.policy.access import Access
 from dagster_gpufair.policy.models import Policy, Project, Team
-from dagster_gpufair.policy.quantities import format_duration, format_gpus, format_moment
+from dagster_gpufair.policy.quantities import ONE_GPU, format_duration, format_gpus, format_moment
 
 
 def sentences(policy: Policy) -> list[str]:
@@ -64,27 +64,27 @@ def _share(policy: Policy, access: Access, name: str, pool: str) -> str:
     borrows = access.may_borrow(name, pool)
     if not quota:
         if borrows:
-            return f"is sure of no {pool}, may borrow {_idle(limit)}"
+            return f"is guaranteed no {pool}, and may borrow {_idle(limit, pool)}"
         ways = ["by its grants and windows"] if access.is_given(name, pool) else []
         urgent = access.urgent_tiers(name)
         if urgent:
             ways.append(f"for the tier{_s(urgent)} {_listed(urgent)}")
         return f"may use {pool} only {' and '.join(ways)}" if ways else f"may not use {pool}"
-    sure = f"is sure of {format_gpus(quota)} of {format_gpus(policy.pools[pool].capacity)} {pool}"
-    more = "may not borrow" if not borrows else f"may borrow {_idle(limit)}"
+    its = f"is guaranteed {format_gpus(quota)} of {format_gpus(policy.pools[pool].capacity)} {pool}"
+    more = "may not borrow" if not borrows else f"may borrow {_idle(limit, pool)}"
     if limit and borrows:
         more = f"may borrow {format_gpus(limit)} more"
     lends = "lends nothing" if policy.borrowing.mode == "off" else _lends(team, pool)
-    return f"{sure}, {more}, {lends}"
+    return f"{its}, {more}, and {lends}"
 
 
 def _project_share(name: str, team: Team, project: Project, pool: str) -> str:
     quota, limit = project.quota[pool], project.borrow_limit.get(pool)
-    sure = f"is sure of {format_gpus(quota)} of {name}'s {format_gpus(team.quota[pool])} {pool}"
+    its = f"is guaranteed {format_gpus(quota)} of {name}'s {format_gpus(team.quota[pool])} {pool}"
     more = f"may use {format_gpus(limit)} more" if limit else "may use no more"
     if limit is None:
         more = f"may use more as {name} may"
-    return f"{sure}, {more}, {_lends(project, pool)}"
+    return f"{its}, {more}, and {_lends(project, pool)}"
 
 
 def _lends(account: Team | Project, pool: str) -> str:
@@ -105,49 +105,51 @@ def _ceilings(name: str, team: Team) -> Iterator[str]:
     if ceilings.gpu_memory_gib is not None:
         parts.append(f"{ceilings.gpu_memory_gib:g} GiB of GPU memory")
     if parts:
-        yield f"{name}'s runs that hold GPUs have at most {_listed(parts)} together."
+        yield f"All running GPU runs of {name} together use at most {_listed(parts)}."
 
 
 def _grants(policy: Policy) -> Iterator[str]:
     for grant in policy.grants:
         whose = grant.team if grant.project is None else f"{grant.team}/{grant.project}"
-        sure = f"{whose} is sure of {format_gpus(grant.gpus)} more {grant.pool}"
+        more = f"{whose} is guaranteed {format_gpus(grant.gpus)} more {grant.pool}"
         why = f"approved by {_one_line(grant.approved_by)}: {_one_line(grant.reason)}"
-        yield f"{sure} {_span(grant.start, grant.until)} ({why})."
+        yield f"{more} {_span(grant.start, grant.until)} ({why})."
 
 
 def _windows(policy: Policy) -> Iterator[str]:
     for window in policy.windows:
-        sure = f"{window.team} is sure of {format_gpus(window.gpus)} more {window.pool}"
+        more = f"{window.team} is guaranteed {format_gpus(window.gpus)} more {window.pool}"
         if window.start is not None and window.until is not None:
             time = _span(window.start, window.until)
         else:
             lasts = format_duration(window.duration or 0)
             time = f"for {lasts} from each '{_one_line(window.cron or '')}' (cron, UTC) on"
-        yield f"{sure} {time}, lent to nobody."
+        yield f"{more} {time}, and nobody else borrows them."
     if policy.windows:
-        yield "Others' work that would reach into such a time starts only if enough is left for it."
+        yield (
+            "A run of another team that could still hold GPUs when a window begins starts only if enough "
+            "are left for the window."
+        )
 
 
 def _span(start: datetime, until: datetime) -> str:
     return f"from {format_moment(start)} until {format_moment(until)}"
 
 
-def _idle(limit: int | None) -> str:
-    return "any that are idle" if limit is None else f"up to {format_gpus(limit)} that are idle"
+def _idle(limit: int | None, pool: str) -> str:
+    return f"any idle {pool}" if limit is None else f"up to {format_gpus(limit)} idle {pool}"
 
 
 def _tiers(policy: Policy) -> Iterator[str]:
     for name, tier in sorted(policy.tiers.items(), key=lambda item: (-item[1].points, item[0])):
         within = tier.start_within
-        promise = "" if within is None else f" and is to start within {format_duration(within)}"
-        yield f"{name} counts {tier.points:g} points{promise}."
+        promise = "" if within is None else f" and should start within {format_duration(within)}"
+        yield f"A run of tier {name} counts {tier.points:g} points{promise}."
     urgent = [name for name, tier in policy.tiers.items() if tier.may_preempt]
     if urgent:
-        first, bound = ("goes", "is") if len(urgent) == 1 else ("go", "are")
         yield (
-            f"{_listed(urgent)} {first} first, whichever team asks, and {bound} not bound by the rules "
-            "for borrowing."
+            f"Runs of the tier{_s(urgent)} {_listed(urgent)} go first, whichever team asks, and the rules "
+            "for borrowing do not bind them."
         )
 
 
@@ -164,40 +166,42 @@ def _borrowing(policy: Policy) -> Iterator[str]:
     yield f"{who}."
     weights = {team.weight for team in policy.teams.values()}
     if len(weights) == 1:
-        yield "They are shared equally among the teams that want them."
+        yield "Teams that want idle GPUs share them equally."
     else:
         shares = _listed([f"{name} {team.weight:g}" for name, team in policy.teams.items()])
-        yield f"They are shared by weight among the teams that want them: {shares}."
+        yield f"Teams that want idle GPUs share them by weight: {shares}."
 
 
 def _order(policy: Policy) -> str:
     wait = policy.ordering.wait_points_per_hour
-    return f"Each hour of waiting counts {wait:g} points; more points come first."
+    return f"Each hour of waiting counts {wait:g} points, and runs with more points go first."
 
 
 def _reservations(policy: Policy) -> Iterator[str]:
     after = format_duration(policy.backfill.reserve_after)
     yield (
-        "In each pool, GPUs are kept for the first request that a quota covers and that finds no room, "
-        f"and for the first borrower's that has waited {after}."
+        "In each pool, GPUs are reserved for the first run within its team's quota that finds no room, "
+        f"and for the first borrowing run that has waited {after}."
     )
     if policy.backfill.enabled:
-        yield "Others may pass it on what it does not need, or gets back in time."
+        yield (
+            "Other runs may use GPUs that the reservation does not need, or that are free again before "
+            "it starts."
+        )
     else:
-        yield "Nothing passes it there."
+        yield "No run behind it in the queue starts in that pool before it."
 
 
 def _fast_lanes(policy: Policy) -> Iterator[str]:
     for pool, lane in policy.fast_lane.items():
         has = format_gpus(policy.pools[pool].capacity)
-        most = (
-            f"at most {format_gpus(lane.max_gpus)} of them and {format_duration(lane.max_duration)}"
-        )
-        yield f"{format_gpus(lane.gpus)} of {has} {pool} are kept free for requests of {most}."
+        gpus = f"{format_gpus(lane.max_gpus)} GPU{'s' if lane.max_gpus > ONE_GPU else ''}"
+        most = f"at most {gpus} and {format_duration(lane.max_duration)}"
+        yield f"{format_gpus(lane.gpus)} of {has} {pool} are a fast lane for runs of {most}."
 
 
 def _stopping(policy: Policy) -> str:
-    never, mode = "Running work is not stopped for other work", policy.preemption.mode
+    never, mode = "No run is stopped for another", policy.preemption.mode
     return (
         f"{never}."
         if mode == "off"

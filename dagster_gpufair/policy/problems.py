@@ -16,7 +16,7 @@ _WIDEST_PATH = 48
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing to mend, at one place of the policy.
+    """One thing to fix, at one place of the policy.
 
     ``path`` is the dotted path of a key (``teams.vision.quota``), a place in the text (``line 3,
     column 5``), or empty for the whole file. A note says something worth knowing and stops nothing.

@@ -19,9 +19,11 @@ from dagster_gpufair.policy.problems import shown
 ONE_GPU = 1000
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.ASCII)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_WRITTEN_DURATION = r"^([0-9]+(\.[0-9]+)?[smhdwSMHDW])+$|^0$"
 _LARGEST_GPUS = 1_000_000
 _LONGEST = timedelta(days=3650)
-_DURATIONS = "write it as 90s, 30m, 1h30m or 7d"
+_DURATIONS = "write 30s, 45m, 6h or 2d"
 _MOMENTS = "write date, time and zone: 2026-06-01T12:00:00Z"
 
 
@@ -33,12 +35,12 @@ def parse_gpus(value: Any) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"{shown(value)} is not a number of GPUs")
+    if isinstance(value, str) and not _NUMBER.fullmatch(value.strip()):
+        raise ValueError(f"{shown(value)} is not a number of GPUs")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
-    except ValueError:
-        raise ValueError(f"{shown(value)} is not a number of GPUs") from None
     if not math.isfinite(number) or number < 0 or number > _LARGEST_GPUS:
         raise ValueError(f"{shown(value)} is not a number of GPUs from 0 to {_LARGEST_GPUS}")
     thousandths = round(number * ONE_GPU)
@@ -59,7 +61,7 @@ def gpus_number(thousandths: int) -> int | float:
 
 
 def parse_duration(value: Any) -> timedelta:
-    """A duration as written: ``90s``, ``30m``, ``1h30m``, ``7d``, ``2w``; a bare number is seconds.
+    """A duration as written: ``90s``, ``30m``, ``1h30m``, ``7d``, ``2w``; 0 needs no unit.
 
     Raises:
         ValueError: for anything else, and for more than ten years.
@@ -71,17 +73,15 @@ def parse_duration(value: Any) -> timedelta:
     try:
         text = str(value).strip().lower()
     except ValueError:  # Python refuses to print integers of thousands of digits.
-        text = "inf"
+        text = ""
+    if _NUMBER.fullmatch(text):
+        if float(text):
+            raise ValueError(f"{shown(value)} has no unit; {_DURATIONS}")
+        return timedelta(0)
     parts = _PART.findall(text)
-    if parts and "".join(number + unit for number, unit in parts) == text:
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    else:
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = math.nan
-    if not math.isfinite(seconds) or seconds < 0:
+    if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"{shown(value)} is not a duration; {_DURATIONS}")
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if seconds > _LONGEST.total_seconds():
         raise ValueError(f"{shown(value)} is longer than ten years")
     return timedelta(seconds=seconds)
@@ -100,8 +100,8 @@ def format_duration(value: timedelta | float) -> str:
     return "".join(parts[:2])
 
 
-def _written_duration(value: timedelta) -> str:
-    """Exact, where `format_duration` rounds."""
+def written_duration(value: timedelta) -> str:
+    """As a tag or a policy says it: exact, where `format_duration` rounds."""
     seconds = value.total_seconds()
     for unit in ("d", "h", "m"):
         if seconds and seconds % _UNITS[unit] == 0:
@@ -152,10 +152,17 @@ Gpus = Annotated[
 Duration = Annotated[
     timedelta,
     BeforeValidator(parse_duration),
-    PlainSerializer(_written_duration, return_type=str),
-    WithJsonSchema({"anyOf": [{"type": "string", "examples": ["30m", "7d"]}, {"type": "number"}]}),
+    PlainSerializer(written_duration, return_type=str),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": _WRITTEN_DURATION, "examples": ["30m", "7d"]},
+                {"const": 0},
+            ]
+        }
+    ),
 ]
-"""A duration, written as ``90s``, ``30m``, ``1h30m``, ``7d``; a bare number is seconds."""
+"""A duration, written as ``90s``, ``30m``, ``1h30m``, ``7d``; 0 needs no unit."""
 
 Moment = Annotated[datetime, BeforeValidator(parse_moment)]
 """A point in time with its zone."""

@@ -90,7 +90,9 @@ def decode(text: str | bytes, source: str = "gpufair.yaml") -> str:
         PolicyError: if it is over 1 MiB or not UTF-8.
     """
     if len(text) > LARGEST_TEXT:
-        raise _unreadable(source, f"is larger than {LARGEST_TEXT // 1024} KiB; that is no policy")
+        raise _unreadable(
+            source, "is larger than 1 MiB, the most that a policy may have; is it the right file?"
+        )
     if isinstance(text, str):
         return text.removeprefix("\ufeff")
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -238,8 +240,8 @@ class _Reading:
         if isinstance(value, str) and _NOT_TEXT.search(value):
             self._problem(path, f"{shown(value)} holds characters that are not text")
         elif reads_as == "a number" and ":" in written:
-            mend = "write a duration as 1h30m, text in quotes"
-            self._problem(path, f"YAML reads {shown(written)} as {shown(value)}; {mend}")
+            advice = "write a duration as 1h30m, text in quotes"
+            self._problem(path, f"YAML reads {shown(written)} as {shown(value)}; {advice}")
         elif isinstance(value, float) and not math.isfinite(value):
             self._problem(path, f"{written} is no amount; write a number, or leave the key out")
         elif type(value) is int and not _PLAIN_INTEGER.fullmatch(written):

@@ -148,8 +148,9 @@ def occupy(stock: Bench, gated: Bench) -> None:
 def record_queue(gated: Bench, runs: list[Any]) -> None:
     """Bring the ledger to what submission, and the daemon's words on the runs' pages, leave there."""
     watch = gated.instance.run_coordinator.policy_watch
+    seen = watch.look()
     with ledger_of(gated.instance).writing() as session:
-        watch.take_up(session, time.time(), by="benchmark")
+        watch.adopt(session, seen, time.time(), by="benchmark")
         in_force = watch.in_force(session)
         assert in_force is not None
         for run in runs:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dagster._cli.utils import TMP_DAGSTER_HOME_PREFIX
 
-from dagster_gpufair.cli.dagster_internals import env_file, open_instance
+from dagster_gpufair.cli.dagster_internals import env_file, locations_in, open_instance
 from dagster_gpufair.cli.instance import DEV_HOME
 
 
@@ -35,3 +35,14 @@ def test_the_env_file_of_the_current_folder_counts(
     with env_file():
         assert os.environ["GPUFAIR_SECRET"] == "here"
     assert "GPUFAIR_SECRET" not in os.environ
+
+
+def test_a_workspace_names_its_locations_without_loading_them(tmp_path: Path) -> None:
+    (tmp_path / "workspace.yaml").write_text(
+        """load_from:
+  - python_file: missing_defs.py
+  - python_module: {module_name: not.there, location_name: nlp}
+  - grpc_server: {host: nowhere, port: 4000, location_name: vision}
+"""
+    )
+    assert locations_in(tmp_path / "workspace.yaml") == ["missing_defs.py", "nlp", "vision"]

@@ -42,7 +42,7 @@ def test_a_sound_file(here: Path, gpufair: Gpufair) -> None:
 def test_a_sound_file_with_notes(here: Path, gpufair: Gpufair) -> None:
     (here / "new.yaml").write_text(f"{POLICY}preemption: {{mode: auto}}\n")
     said = gpufair("policy", "check", "new.yaml").stdout
-    assert "  preemption.mode  accepted, not acted on in this version: it counts as off" in said
+    assert "  preemption.mode  has no effect in this version: no run is stopped for another" in said
     data = json.loads(gpufair("policy", "check", "new.yaml", "--json").stdout)
     assert (data["file"], data["ok"]) == ("new.yaml", True)
     assert data["problems"][0]["severity"] == "note"
@@ -58,7 +58,7 @@ def test_what_a_new_policy_would_stop_now(queue: Filling, gpufair: Gpufair) -> N
     queue.run(asked(1, 8, ago=90, team="vision"), asked(2, 8, ago=90, team="speech"), ago=90)
     queue.submit(asked(3, 8, ago=5))
     lines = gpufair("policy", "check", "new.yaml").stdout.splitlines()
-    assert "accepted, not acted on in this version: it counts as off" in lines[1]
+    assert "has no effect in this version: no run is stopped for another" in lines[1]
     assert lines[2:] == [
         "By this policy, 1 run would be stopped now:",
         "  for 00000003 (nlp, standard, 8 GPUs), once a person has agreed",
@@ -74,6 +74,50 @@ def test_what_a_new_policy_would_stop_now(queue: Filling, gpufair: Gpufair) -> N
 def test_a_policy_that_stops_nothing_is_not_tried(queue: Filling, gpufair: Gpufair) -> None:
     Path("new.yaml").write_text(POLICY)
     assert "stopped" not in gpufair("policy", "check", "new.yaml").stdout
+
+
+def test_a_code_location_that_nobody_has(here: Path, gpufair: Gpufair) -> None:
+    (here / "new.yaml").write_text(POLICY.replace("nlp: {", "nlp: {code_locations: [nlpp], ", 1))
+    assert "code_locations" not in gpufair("policy", "check", "new.yaml").stdout
+    (here / "workspace.yaml").write_text("load_from: [{python_module: nlp}]")
+    note = "'nlpp' may be misspelt: it is not in the workspace, and no GPU run has come from it yet"
+    assert note in gpufair("policy", "check", "new.yaml").stdout
+    (here / "other.yaml").write_text("load_from: [{python_module: nlpp}]")
+    said = gpufair("policy", "check", "new.yaml", "-w", "other.yaml").stdout
+    assert "code_locations" not in said
+    (here / "other.yaml").write_text("load_form: []")
+    said = gpufair("policy", "check", "new.yaml", "-w", "other.yaml", code=1).stderr
+    assert "The workspace file other.yaml cannot be read: " in said
+
+
+def test_a_code_location_that_gpu_runs_came_from(queue: Filling, gpufair: Gpufair) -> None:
+    queue.submit(asked(1, location="nlp"))
+    Path("new.yaml").write_text(POLICY.replace("nlp: {", "nlp: {code_locations: [nlpp, nlp], ", 1))
+    said = gpufair("policy", "check", "new.yaml").stdout
+    assert "'nlpp' may be misspelt: no GPU run has come from it yet; did you mean 'nlp'?" in said
+
+
+def test_the_runs_that_a_change_leaves_behind(queue: Filling, gpufair: Gpufair) -> None:
+    queue.run(asked(1, 4, ago=9, team="vision"), ago=9)
+    queue.submit(asked(2, 4, ago=5, team="vision"), asked(3, 4, ago=5, team="vision"))
+    Path("new.yaml").write_text(POLICY.replace("vision:", "cv:"))
+    lines = gpufair("policy", "check", "new.yaml").stdout.splitlines()
+    assert lines[1:] == [
+        "This policy would leave 3 runs behind:",
+        "  team vision is gone",
+        "    1 run goes on until it ends: 00000001",
+        "    2 runs wait and cannot start: 00000002, 00000003",
+        "Keep what is gone in the file until these runs have ended, or cancel them and launch them again "
+        "with other tags.",
+    ]
+    data = json.loads(gpufair("policy", "check", "new.yaml", "--json").stdout)
+    (left,) = data["left_behind"]
+    assert left == {
+        "path": "teams.vision",
+        "message": "team vision is gone",
+        "holding": [run_id(1)],
+        "waiting": [run_id(2), run_id(3)],
+    }
 
 
 def test_a_broken_file(here: Path, gpufair: Gpufair) -> None:
@@ -127,7 +171,9 @@ def test_the_policy_in_force(queue: Filling, gpufair: Gpufair) -> None:
     assert said.startswith("policy v2, in force since ")
     assert "adopted by daemon on here pid:[7] from gpufair.yaml" in said
     assert "h100 has 16 GPUs on 2 nodes: 12 in quotas, 4 in none." in said
-    assert "nlp is sure of 8 of 16 h100, may borrow 4 more, lends all it does not use." in said
+    assert (
+        "nlp is guaranteed 8 of 16 h100, may borrow 4 more, and lends all it does not use." in said
+    )
     assert gpufair("policy", "show", "--yaml").stdout == POLICY + "grants: []\n"
     data = json.loads(gpufair("policy", "show", "--json").stdout)
     assert (data["version"], data["source"], data["file_trouble"]) == (2, "gpufair.yaml", None)

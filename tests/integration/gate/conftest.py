@@ -18,13 +18,14 @@ OpenStage = Callable[..., Stage]
 
 @pytest.fixture(autouse=True)
 def passes_see_their_launches_through() -> Iterator[None]:
-    """However slow this machine is, a launch counts as hanging only where a test says so.
+    """However slow this machine is, a launch or a file hangs only where a test says so.
 
     And turns last as long as a test's passes say, which are made at moments of its own.
     """
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr("dagster_gpufair.gate.daemon.LAUNCH_PATIENCE", 60.0)
         patching.setattr("dagster_gpufair.engine.lanes.HANGS_AFTER", 60.0)
+        patching.setattr("dagster_gpufair.engine.policy_file._PATIENCE", 60.0)
         patching.setattr(writer, "turn_clock", moved_turn_clock(writer.turn_clock))
         yield
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from gate_stage import POLICY, Stage
+
+from dagster_gpufair.engine import policy_file
+from dagster_gpufair.ledger import policies
 
 SMALLER = POLICY.replace("n1: 8", "n1: 6").replace("quota: {a100: 4", "quota: {a100: 3")
 
@@ -116,6 +122,173 @@ def test_a_broken_change_changes_nothing_and_is_said_until_it_is_mended(
     assert stage.log.said() == []
     assert "broken" not in stage.tags(waits)["reason"]
     assert stage.reason(waits) == "insufficient_gpus"
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+@pytest.mark.parametrize(
+    ("put", "says"),
+    [
+        (_pipe, "is a named pipe; give a file"),
+        (_folder, "is a folder; give the policy file in it"),
+        (_endless, "is a device; give a file"),
+        (_huge, "is larger than 1 MiB, the most that a policy may have; is it the right file?"),
+    ],
+    ids=["pipe", "folder", "endless", "huge"],
+)
+def test_what_is_no_file_in_place_of_the_policy_stops_nobody(
+    stage: Stage, put: Callable[[Path], None], says: str
+) -> None:
+    stage.pass_()
+    stage.policy_file.unlink()
+    put(stage.policy_file)
+
+    starts = stage.submit(team="red", pool="a100", gpus=4)
+    stage.pass_()
+
+    assert stage.launched == [starts], "the policy before it is still in force"
+    assert stage.said("policy_file")["summary"] == f"gpufair.yaml has 1 error ({says})"
+
+
+@pytest.mark.parametrize("put", [_pipe, _folder, _endless, _huge])
+def test_what_is_no_file_at_the_first_submission_keeps_the_run_waiting_only(
+    open_stage: Callable[..., Stage], put: Callable[[Path], None]
+) -> None:
+    stage = open_stage(None)
+    put(stage.policy_file)
+
+    waits = stage.submit(team="red", pool="a100", gpus=4)
+    cpu = stage.submit()
+    stage.pass_()
+
+    assert stage.launched == [cpu]
+    assert stage.status(waits) == "QUEUED"
+
+
+class Mount:
+    """A network mount under the policy file that may stop to answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, call: str):
+        self.answers = threading.Event()
+        self.answers.set()
+        self.asked = 0
+        self._real: Callable[..., Any] = getattr(policy_file, call)
+        monkeypatch.setattr(policy_file, call, self._ask)
+
+    def hang(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(policy_file, "_PATIENCE", 0.05)
+        self.asked = 0
+        self.answers.clear()
+
+    def answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(policy_file, "_PATIENCE", 60.0)
+        self.answers.set()
+
+    def _ask(self, *args: Any) -> Any:
+        self.asked += 1
+        self.answers.wait()
+        return self._real(*args)
+
+
+@pytest.fixture(params=["_stamp", "read_policy"], ids=["looked at", "read"])
+def mount(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount]:
+    """A mount that may hang when the file on it is looked at, or when it is read."""
+    mount = Mount(monkeypatch, request.param)
+    yield mount
+    mount.answers.set()
+
+
+def test_a_mount_that_hangs_stops_nobody(
+    stage: Stage, mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = stage.submit(team="red", pool="a100", gpus=4)
+    waits = stage.submit(team="red", pool="a100", gpus=6)
+    stage.pass_()
+    stage.log.said()
+
+    mount.hang(monkeypatch)
+    stage.write_policy(POLICY.replace("gpus: 4", "gpus: 3"))
+    stage.pass_()
+    starts = stage.submit(team="blue", pool="a100", gpus=4)
+    stage.pass_()
+    stage.pass_()
+
+    assert stage.launched == [runs, starts], "the policy before it is still in force"
+    assert stage.leases(starts)[0].policy_version == 1
+    trouble = stage.said("policy_file")["summary"]
+    assert trouble.startswith("gpufair.yaml has 1 error (reading it hangs since 20")
+    assert trouble.endswith(" UTC; check the disk or the mount that it is on)")
+    assert stage.log.said().count(trouble) == 1
+    assert stage.tags(waits)["reason"].endswith(" · policy file broken")
+    assert mount.asked == 1, "nobody asks a second time while the first hangs"
+
+    mount.answer(monkeypatch)
+    stage.pass_until(lambda: stage.said("policy_file") is None)
+    after = stage.submit(team="blue", pool="t4", gpus=1)
+    stage.pass_()
+    assert stage.leases(after)[0].policy_version == 2
+    assert "broken" not in stage.tags(waits)["reason"]
+
+
+def test_a_mount_that_hangs_at_the_first_start(
+    open_stage: Callable[..., Stage], mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = open_stage()
+    mount.hang(monkeypatch)
+
+    waits = stage.submit(team="red", pool="a100", gpus=4)
+    cpu = stage.submit()
+    stage.pass_()
+
+    assert stage.launched == [cpu]
+    assert "reading it hangs since 20" in stage.events(waits)
+
+    mount.answer(monkeypatch)
+    stage.pass_until(lambda: waits in stage.launched)
+
+
+def test_a_policy_is_adopted_later_if_the_ledger_could_not_be_written(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.pass_()
+    stage.write_policy(POLICY.replace("t4: 2", "t4: 4"))
+    with monkeypatch.context() as broken:
+        broken.setattr("dagster_gpufair.gate.gpu_queue.nodes.cordoned_by_pool", _out_of_order)
+        assert stage.troubled_pass() != []
+
+    starts = stage.submit(team="red", pool="t4", gpus=4)
+    stage.pass_()
+    assert stage.leases(starts)[0].policy_version == 2
+
+
+def test_a_policy_of_another_release_that_cannot_be_read_gives_way_to_a_good_file(
+    stage: Stage,
+) -> None:
+    with stage.ledger.writing() as session:
+        policies.adopt(session, POLICY + "preemption: {grace: 300}", "old", "file", "ann", 1.0)
+    waits = stage.submit(team="red", pool="a100", gpus=4)
+    stage.pass_()
+    stage.pass_()
+    assert stage.launched == [waits]
+
+
+def _out_of_order(*_: object) -> None:
+    raise RuntimeError("the database is gone")
 
 
 def test_a_team_that_is_removed_while_it_waits_and_runs(stage: Stage) -> None:

@@ -84,7 +84,7 @@ def test_more_than_a_pool_without_nodes_has(ledger: Ledger) -> None:
         (POLICY, 13, Class.BORROWING, "13 GPUs with a quota of 8 and a borrow limit of 4"),
         (POLICY, 12, Class.BORROWING, None),
         (POLICY, 9, Class.GUARANTEED, "9 GPUs with a quota of 8, so it was not guaranteed"),
-        (POLICY, 13, Class.URGENT, "left 3 GPUs, and 4 are held back for others"),
+        (POLICY, 13, Class.URGENT, "left 3 GPUs free, and 4 are held back for others"),
         (POLICY, 12, Class.URGENT, None),
         (POLICY + "borrowing: {mode: off}\n", 9, Class.BORROWING, "it may not borrow"),
         (POLICY + "borrowing: {tiers: [milestone]}\n", 9, Class.BORROWING, "it may not borrow"),
@@ -120,7 +120,7 @@ def test_only_who_took_it_is_to_blame(ledger: Ledger) -> None:
         granted(session, "b", 6, at=1001.0, node="h2", class_=Class.URGENT)
         granted(session, "c", 1, at=1002.0, node="h2", **VISION)
     (said,) = found(ledger)
-    assert "run b (team nlp): it left 2 GPUs, and 4 are held back for others" in said
+    assert "run b (team nlp): it left 2 GPUs free, and 4 are held back for others" in said
 
 
 def test_a_launch_that_failed_at_once_made_no_room(ledger: Ledger) -> None:
@@ -178,9 +178,12 @@ PRETRAIN = {"project": "pretrain"}
         ([(4, Class.GUARANTEED, VISION), (11, Class.URGENT, VISION)], None),
         (
             [(4, Class.GUARANTEED, VISION), (12, Class.URGENT, VISION)],
-            "left 0 GPUs, and 1 are held back",
+            "left no GPUs free, and 1 are held back",
         ),
-        ([(8, Class.URGENT, VISION), (8, Class.URGENT, {})], "left 0 GPUs, and 1 are held back"),
+        (
+            [(8, Class.URGENT, VISION), (8, Class.URGENT, {})],
+            "left no GPUs free, and 1 are held back",
+        ),
         ([(8, Class.URGENT, VISION), (7, Class.SHARED, {}), (1, Class.GUARANTEED, PRETRAIN)], None),
     ],
 )
@@ -263,7 +266,38 @@ def test_less_is_held_back_while_nodes_are_out_of_service(ledger: Ledger) -> Non
     with ledger.writing() as session:
         granted(session, "b", 1, at=1001.0, node="h2")
     (said,) = found(ledger)
-    assert "it left 1 GPUs, and 2 are held back for others" in said
+    assert "it left 1 GPU free, and 2 are held back for others" in said
+
+
+def test_a_window_shrinks_with_the_pool_against_the_quotas_of_the_file(ledger: Ledger) -> None:
+    """8 of 16 are left for quotas of 16, so 4 of the 8 that nlp's window holds."""
+    window = "windows: [{team: nlp, pool: h100, gpus: 8, cron: '0 * * * *', duration: 1h}]\n"
+    with ledger.writing() as session:
+        adopt(session, POLICY.replace(", lend_limit: {h100: 4}", "") + window)
+        nodes.cordon(session, "h100", "h1", "ana", "fan", 999.0)
+        granted(session, "a", 4, at=1000.0, node="h2", **VISION)
+    assert found(ledger) == []
+    with ledger.writing() as session:
+        granted(session, "b", 1, at=1001.0, node="h2", **VISION)
+    (said,) = found(ledger)
+    assert "it left 3 GPUs free, and 4 are held back for others" in said
+
+
+def test_a_window_adds_no_more_than_the_quotas_leave(ledger: Ledger) -> None:
+    """Of the 8 that vision's window would hold there is room for 4 beside the 4 that nlp does not lend."""
+    policy = """\
+pools: {h100: {nodes: {h1: 8}}}
+teams: {nlp: {quota: {h100: 4}, lend_limit: {h100: 0}}, vision: {}, speech: {}}
+windows: [{team: vision, pool: h100, gpus: 8, cron: '0 * * * *', duration: 1h}]
+"""
+    with ledger.writing() as session:
+        adopt(session, policy)
+        granted(session, "a", 4, at=1000.0)
+    assert found(ledger) == []
+    with ledger.writing() as session:
+        granted(session, "b", 1, at=1001.0, team="speech", **BORROWING)
+    (said,) = found(ledger)
+    assert "it left 3 GPUs free, and 8 are held back for others" in said
 
 
 def test_a_window_that_nobody_can_follow_is_no_rule(ledger: Ledger) -> None:

@@ -36,6 +36,10 @@ ODD = ["it's", "x'); DROP TABLE x; --", "[b]x[/b]", "one\ntwo", "🦑", "nul\x00
         ({"gpus": 1, "pool": "h100, a100"}, Ask(gpus=1000, pools=("h100", "a100"))),
         ({"gpus": 1, "max_duration": "90m"}, Ask(gpus=1000, max_duration=timedelta(minutes=90))),
         (
+            {"gpus": 1, "max_duration": timedelta(days=30, microseconds=500_000)},
+            Ask(gpus=1000, max_duration=timedelta(days=30, microseconds=500_000)),
+        ),
+        (
             {"gpus": 1, "max_duration": timedelta(days=2, seconds=1)},
             Ask(gpus=1000, max_duration=timedelta(days=2, seconds=1)),
         ),
@@ -89,7 +93,10 @@ def test_every_whole_size_is_read_as_it_was_written(one: int, other: int) -> Non
         ({"gpus": "1", "team": ""}, "a name has letters, digits"),
         ({"gpus": "1", "tier": "very urgent"}, "a name has letters, digits"),
         ({"gpus": "1", "kind": "trainig"}, "unknown kind 'trainig'; did you mean 'training'?"),
-        ({"gpus": "1", "max_duration": "soon"}, "'soon' is not a duration; write it as 90s"),
+        ({"gpus": "1", "max_duration": "soon"}, "'soon' is not a duration; write 30s, 45m"),
+        ({"gpus": "1", "max_duration": "6"}, "'6' has no unit; write 30s, 45m, 6h or 2d"),
+        ({"gpus": "1", "max_duration": "1e0"}, "'1e0' is not a duration; write 30s"),
+        ({"gpus": "1", "max_duration": "８h"}, "'８h' is not a duration; write 30s"),
         ({"gpus": "1", "max_duration": "0"}, "a run needs some time"),
         ({"gpus": "1", "max_duration": "99999d"}, "longer than ten years"),
         (

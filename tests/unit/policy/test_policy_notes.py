@@ -7,6 +7,7 @@ from datetime import datetime
 import pytest
 
 from dagster_gpufair.policy import notes_of, parse_policy
+from dagster_gpufair.policy.notes import unknown_locations
 
 IN_MAY = datetime.fromisoformat("2026-05-10T00:00:00+00:00").timestamp()
 DAY = 86400.0
@@ -15,15 +16,19 @@ DAY = 86400.0
 @pytest.mark.parametrize(
     ("text", "path", "message"),
     [
-        ("preemption: {mode: auto}", "preemption.mode", "it counts as off"),
-        ("preemption: {mode: approval}", "preemption.mode", "no running work is stopped yet"),
+        (
+            "preemption: {mode: auto}",
+            "preemption.mode",
+            "no run is stopped for another, as with mode off",
+        ),
+        ("preemption: {mode: approval}", "preemption.mode", "no run is stopped for another"),
         ("reclaim: {mode: auto}", "reclaim", "nothing watches for idle GPUs"),
         ("reclaim: {mode: off}", "reclaim", "nothing watches for idle GPUs"),
         ("reclaim: {idle_for: 1h}", "reclaim", "nothing watches for idle GPUs"),
         (
             "borrowing: {max_duration: 2h}",
             "borrowing.max_duration",
-            "GPUs are borrowed until the run ends",
+            "a run borrows GPUs until it ends",
         ),
         (
             "teams: {nlp: {ceilings: {storage_gib: 64, cpus: 8}}}",
@@ -38,7 +43,7 @@ def test_a_setting_that_does_not_act_yet_is_noted_and_stops_nothing(
     [note] = notes_of(parse_policy(with_pools(text)))
     assert note.path == path
     assert note.severity == "note"
-    assert note.message.startswith("accepted, not acted on in this version: ")
+    assert note.message.startswith("has no effect in this version: ")
     assert message in note.message
 
 
@@ -80,13 +85,13 @@ windows: []
         ),
         (
             "borrowing: {tiers: [milestone]}\nteams: {nlp: {}}",
-            "can run nothing so far: it has no quota, and borrowing.tiers has none of its tiers; add "
-            "one, or a quota",
+            "can run nothing so far: it has no quota, and none of its tiers may borrow; give it a quota, or "
+            "add one of its tiers to borrowing.tiers",
         ),
         (
             "teams: {nlp: {borrow_limit: {h100: 0, t4: 0}}}",
             "can run nothing so far: it has no quota, and its borrow_limit is 0 in every pool; give it "
-            "one of the two",
+            "a quota, or raise that limit",
         ),
     ],
 )
@@ -123,8 +128,11 @@ teams:
     projects: {a: {quota: {h100: 2}, lend_limit: {h100: 3}}}
 """
     assert [(note.path, note.message) for note in notes_of(parse_policy(with_pools(text)))] == [
-        ("teams.nlp.lend_limit.h100", "8 is above the quota (4): it lends all of that"),
-        ("teams.nlp.projects.a.lend_limit.h100", "3 is above the quota (2): it lends all of that"),
+        ("teams.nlp.lend_limit.h100", "is 8, above the quota of 4: all of the quota may be lent"),
+        (
+            "teams.nlp.projects.a.lend_limit.h100",
+            "is 3, above the quota of 2: all of the quota may be lent",
+        ),
     ]
 
 
@@ -136,7 +144,7 @@ teams:
     projects: {a: {quota: {h100: 2}, borrow_limit: {h100: 0, t4: 0}}, b: {lend_limit: {h100: 0}}}
 """
     assert [(note.path, note.message) for note in notes_of(parse_policy(with_pools(text)))] == [
-        (path, "limits nothing: without a quota there it is one with its team")
+        (path, "limits nothing: the project has no quota there, so its runs count as its team's")
         for path in ("teams.nlp.projects.a.borrow_limit.t4", "teams.nlp.projects.b.lend_limit.h100")
     ]
 
@@ -162,7 +170,7 @@ teams: {{nlp: {{quota: {{h100: 8}}, {limit}ceilings: {{gpu_memory_gib: 320}}}}}}
 """
     [note] = notes_of(parse_policy(text.format(limit="borrow_limit: {a100: 0}, ")))
     assert note.path == "teams.nlp.ceilings.gpu_memory_gib"
-    assert note.message == "counts no GPUs of t4: no gpu_memory_gib is written there"
+    assert note.message == "counts no GPUs of t4: write the pool's gpu_memory_gib"
     # What it may not use need not be counted.
     assert notes_of(parse_policy(text.format(limit="borrow_limit: {a100: 0, t4: 0}, "))) == []
 
@@ -172,8 +180,8 @@ def test_a_fast_lane_in_what_quotas_have_promised(with_pools):
     [note] = notes_of(parse_policy(with_pools(text)))
     assert note.path == "fast_lane.h100.gpus"
     assert note.message == (
-        "10 beside quotas of 8, the pool has 16: 2 of the quotas can be had for small, short requests "
-        "only"
+        "the lane of 10 and quotas of 8 are 18 GPUs together, and the pool has 16: 2 of the quotas serve "
+        "small, short runs only"
     )
 
 
@@ -184,8 +192,8 @@ def test_a_fast_lane_in_what_a_window_has_promised(with_pools):
     [note] = notes_of(parse_policy(with_pools(window + lane % 4)), IN_MAY)
     assert note.path == "fast_lane.h100.gpus"
     assert note.message == (
-        "4 beside quotas, grants and windows of 15 at 2026-05-10 00:00 UTC (windows[0]), the pool has "
-        "16: 3 of these can be had for small, short requests only"
+        "the lane of 4 and quotas, grants and windows of 15 at 2026-05-10 00:00 UTC (windows[0]) are 19 "
+        "GPUs together, and the pool has 16: 3 of these serve small, short runs only"
     )
     assert notes_of(parse_policy(with_pools(window + lane % 1)), IN_MAY) == []
 
@@ -249,8 +257,8 @@ def test_more_promised_at_once_than_the_pool_has(text, path, moment, gpus, with_
     [note] = notes_of(parse_policy(with_pools(text)), IN_MAY)
     assert note.path == path
     assert note.message == (
-        f"at {moment} UTC, quotas, grants and windows of h100 are {gpus} together, the pool has 16: "
-        "not all can be had at once"
+        f"at {moment} UTC, quotas, grants and windows of h100 are {gpus} together, and the pool has "
+        "16: not all of them can be used at once"
     )
 
 
@@ -279,3 +287,38 @@ def test_an_overlap_is_looked_for_from_the_present_on(with_pools):
     long_ago = f"grants: [{grant('01-01', '01-02', 9).replace('2026', '2020')}]"
     assert notes_of(parse_policy(with_pools(long_ago))) == []
     assert notes_of(parse_policy(with_pools(long_ago)), IN_MAY - 7 * 366 * DAY)
+
+
+TWO_TEAMS = "teams: {nlp: {code_locations: [nlp, nlpp]}, vision: {code_locations: [cv]}}"
+
+
+@pytest.mark.parametrize(
+    ("in_workspace", "seen", "says"),
+    [
+        # Nobody knows any location, so nothing can be said.
+        (None, [], []),
+        ([], [], []),
+        (
+            ["nlp", "cv"],
+            [],
+            [
+                "'nlpp' may be misspelt: it is not in the workspace, and no GPU run has come from it "
+                "yet; did you mean 'nlp'? (known: cv, nlp)"
+            ],
+        ),
+        # From another workspace of the same instance.
+        (["nlp", "cv"], ["nlpp"], []),
+        (
+            None,
+            ["nlp", "nlpp"],
+            ["'cv' may be misspelt: no GPU run has come from it yet (known: nlp, nlpp)"],
+        ),
+    ],
+    ids=["nothing known", "no workspace", "misspelt", "seen", "only seen"],
+)
+def test_a_code_location_that_nobody_has(in_workspace, seen, says, with_pools):
+    policy = parse_policy(with_pools(TWO_TEAMS))
+    notes = unknown_locations(policy, in_workspace, seen)
+    assert [note.message for note in notes] == says
+    assert all(note.path.endswith(".code_locations") for note in notes)
+    assert all(note.severity == "note" for note in notes)

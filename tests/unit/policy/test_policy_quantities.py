@@ -31,7 +31,24 @@ def test_gpus_are_thousandths(written, thousandths):
 
 @pytest.mark.parametrize(
     "written",
-    [True, None, "", "eight", -1, 1e7, 0.0001, float("nan"), "inf", 10**400, [8], {}, b"8"],
+    [
+        True,
+        None,
+        "",
+        "eight",
+        -1,
+        1e7,
+        0.0001,
+        float("nan"),
+        "inf",
+        "1e0",
+        "1_0",
+        "８",
+        10**400,
+        [8],
+        {},
+        b"8",
+    ],
 )
 def test_what_is_no_number_of_gpus(written):
     with pytest.raises(ValueError, match="GPU"):
@@ -47,23 +64,38 @@ def test_gpus_are_the_same_after_a_dump(thousandths):
 
 @pytest.mark.parametrize(
     ("written", "seconds"),
-    [("90s", 90), ("1h30m", 5400), ("7d", 604800), ("2w", 1209600), (45, 45), ("45", 45), ("0", 0)],
+    [
+        ("90s", 90),
+        ("1h30m", 5400),
+        ("7d", 604800),
+        ("2w", 1209600),
+        ("1.5H", 5400),
+        (0, 0),
+        ("0", 0),
+    ],
 )
 def test_durations(written, seconds):
     assert parse_duration(written) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
-    "written", [True, None, "", "soon", "5 m", "-5m", -5, "5x", float("inf"), "9999w", [], {}]
+    "written",
+    [True, None, "", "soon", "5 m", "-5m", -5, "5x", "1e0", "８h", float("inf"), "9999w", [], {}],
 )
 def test_what_is_no_duration(written):
     with pytest.raises(ValueError, match=r"duration|longer than ten years"):
         parse_duration(written)
 
 
+@pytest.mark.parametrize("written", [6, "6", 0.5, " 45 "])
+def test_a_duration_says_its_unit(written):
+    with pytest.raises(ValueError, match="has no unit; write 30s, 45m, 6h or 2d"):
+        parse_duration(written)
+
+
 def test_a_number_too_long_to_print():
     for parse in (parse_gpus, parse_duration):
-        with pytest.raises(ValueError, match="a number of thousands of digits is not a"):
+        with pytest.raises(ValueError, match="a number of thousands of digits is not a "):
             parse(10**5000)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import yaml
@@ -72,7 +73,7 @@ def test_a_bomb_of_aliases_is_refused(errors_in):
 
 def test_a_huge_text_is_refused(errors_in):
     assert errors_in("#" * (1024 * 1024 + 1)) == [
-        ("", "is larger than 1024 KiB; that is no policy")
+        ("", "is larger than 1 MiB, the most that a policy may have; is it the right file?")
     ]
     assert errors_in(SOUND + "#" * (1024 * 1024 - len(SOUND))) == []
 
@@ -182,8 +183,28 @@ def test_a_file_of_somebody_else(tmp_path):
 
 
 def test_a_device_that_never_ends():
-    with pytest.raises(PolicyError, match="larger than 1024 KiB"):
+    with pytest.raises(PolicyError, match="is a device; give a file"):
         read_policy("/dev/zero")
+
+
+def test_a_pipe_that_nobody_writes_to(tmp_path):
+    os.mkfifo(tmp_path / "gpufair.yaml")
+    with pytest.raises(PolicyError, match="is a named pipe; give a file"):
+        read_policy(tmp_path / "gpufair.yaml")
+
+
+def test_a_file_of_many_gigabytes(tmp_path):
+    with (tmp_path / "gpufair.yaml").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(PolicyError, match="larger than 1 MiB"):
+        read_policy(tmp_path / "gpufair.yaml")
+
+
+def test_a_link_to_a_file_as_kubernetes_mounts_one(tmp_path):
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "..data" / "gpufair.yaml").write_text(SOUND)
+    (tmp_path / "gpufair.yaml").symlink_to(Path("..data", "gpufair.yaml"))
+    assert read_policy(tmp_path / "gpufair.yaml")[1] == parse_policy(SOUND)
 
 
 def test_a_path_that_cannot_be():

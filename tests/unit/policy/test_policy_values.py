@@ -22,11 +22,11 @@ WRONG = [
     ("teams: {nlp: {quota: {h100: 0.0005}}}", "teams.nlp.quota.h100", "thousandths at most"),
     ("teams: {nlp: {quota: {h100: .inf}}}", "teams.nlp.quota.h100", "no amount"),
     ("teams: {nlp: {quota: {h100: .nan}}}", "teams.nlp.quota.h100", "no amount"),
-    ("teams: {nlp: {quota: {h100: 1e400}}}", "teams.nlp.quota.h100", "from 0 to"),
+    ("teams: {nlp: {quota: {h100: 1e400}}}", "teams.nlp.quota.h100", "is not a number of GPUs"),
     ("teams: {nlp: {quota: 8}}", "teams.nlp.quota", "such as {h100: 8}, not 8"),
     ("teams: {nlp: {quota: [h100]}}", "teams.nlp.quota", "such as {h100: 8}, not a list"),
     # durations and moments
-    ("preemption: {grace: soon}", "preemption.grace", "write it as 90s, 30m, 1h30m or 7d"),
+    ("preemption: {grace: soon}", "preemption.grace", "write 30s, 45m, 6h or 2d"),
     ("preemption: {grace: -5m}", "preemption.grace", "is not a duration"),
     ("preemption: {grace: 5 minutes}", "preemption.grace", "is not a duration"),
     ("fair_share: {half_life: 20000d}", "fair_share.half_life", "longer than ten years"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
 from dagster_gpufair.policy import (
     json_schema,
@@ -76,11 +77,37 @@ def test_the_schema_helps_an_editor():
     assert {"type": "null"} in schema["properties"]["tiers"]["additionalProperties"]["anyOf"]
     team = schema["$defs"]["Team"]["properties"]
     assert team["quota"]["additionalProperties"]["type"] == "number"
-    assert "sure of" in team["quota"]["description"]
+    assert "guaranteed" in team["quota"]["description"]
     assert set(schema["$defs"]["Grant"]["properties"]) >= {"from", "until"}
 
 
-def test_teams_read_what_they_are_sure_of():
+def test_the_starter_policy_passes_the_schema_that_its_first_line_names():
+    jsonschema = pytest.importorskip("jsonschema")
+    assert starter_text().startswith("# yaml-language-server: $schema=gpufair.schema.json\n")
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+    check = jsonschema.Draft202012Validator(json_schema())
+    assert list(check.iter_errors(yaml.safe_load(starter_text()))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_sound"),
+    [
+        ("preemption: {mode: off, grace: 0}", True),
+        ("preemption: {mode: 'off', grace: 1h30m}", True),
+        ("preemption: {grace: 300}", False),
+        ("preemption: {grace: 5 minutes}", False),
+        ("preemption: {mode: true}", False),
+        ("teams: {nlp: {quota: {h100: many}}}", False),
+    ],
+)
+def test_an_editor_marks_what_the_check_refuses(text, is_sound, with_pools, errors_in):
+    jsonschema = pytest.importorskip("jsonschema")
+    data = yaml.safe_load(with_pools(text))
+    assert jsonschema.Draft202012Validator(json_schema()).is_valid(data) is is_sound
+    assert (errors_in(with_pools(text)) == []) is is_sound
+
+
+def test_teams_read_what_they_are_guaranteed():
     policy = parse_policy("""
 pools:
   h100: {nodes: {h1: 8, h2: 8}}
@@ -98,24 +125,26 @@ teams:
     for sentence in (
         "h100 has 16 GPUs on 2 nodes: 14 in quotas, 2 in none.",
         "t4 has 16 GPUs: all in quotas.",
-        "nlp is sure of 8 of 16 h100, may borrow 4 more, lends all it does not use.",
-        "nlp is sure of no t4, may borrow any that are idle.",
+        "nlp is guaranteed 8 of 16 h100, may borrow 4 more, and lends all it does not use.",
+        "nlp is guaranteed no t4, and may borrow any idle t4.",
         "nlp owns the runs of the code location nlp, and may ask for the tiers milestone, "
         "standard and exploratory.",
-        "vision is sure of 6 of 16 h100, may borrow any that are idle, lends at most 2 of them.",
+        "vision is guaranteed 6 of 16 h100, may borrow any idle h100, and lends at most 2 of them.",
         "vision may not use t4.",
-        "speech is sure of no h100, may borrow up to 1 that are idle.",
-        "speech is sure of 16 of 16 t4, may not borrow, lends nothing.",
+        "speech is guaranteed no h100, and may borrow up to 1 idle h100.",
+        "speech is guaranteed 16 of 16 t4, may not borrow, and lends nothing.",
         "speech may ask for the tier standard.",
-        "milestone counts 3000 points and is to start within 2h.",
-        "exploratory counts 1000 points.",
-        "They are shared by weight among the teams that want them: nlp 1, vision 2 and speech 1.",
-        "Each hour of waiting counts 100 points; more points come first.",
-        "critical goes first, whichever team asks, and is not bound by the rules for borrowing.",
-        "In each pool, GPUs are kept for the first request that a quota covers and that finds no room, "
-        "and for the first borrower's that has waited 30m.",
-        "Others may pass it on what it does not need, or gets back in time.",
-        "Running work is not stopped for other work.",
+        "A run of tier milestone counts 3000 points and should start within 2h.",
+        "A run of tier exploratory counts 1000 points.",
+        "Teams that want idle GPUs share them by weight: nlp 1, vision 2 and speech 1.",
+        "Each hour of waiting counts 100 points, and runs with more points go first.",
+        "Runs of the tier critical go first, whichever team asks, and the rules for borrowing do not "
+        "bind them.",
+        "In each pool, GPUs are reserved for the first run within its team's quota that finds no room, "
+        "and for the first borrowing run that has waited 30m.",
+        "Other runs may use GPUs that the reservation does not need, or that are free again before it "
+        "starts.",
+        "No run is stopped for another.",
     ):
         assert sentence in said
 
@@ -133,7 +162,7 @@ teams:
 borrowing: {mode: off}
 """)
     )
-    assert "nlp is sure of 8 of 16 h100, may not borrow, lends nothing." in said
+    assert "nlp is guaranteed 8 of 16 h100, may not borrow, and lends nothing." in said
     assert "Idle GPUs stay with their team: nobody borrows." in said
     assert not any("together" in sentence for sentence in said)
 
@@ -144,11 +173,11 @@ def test_it_is_said_that_nothing_is_stopped_whatever_the_mode(mode):
         parse_policy(f"pools: {{a: {{gpus: 1}}}}\nteams: {{b: {{}}}}\npreemption: {{mode: {mode}}}")
     )
     assert said[-1] == (
-        f"Running work is not stopped for other work in this version, though preemption.mode is {mode}."
+        f"No run is stopped for another in this version, though preemption.mode is {mode}."
     )
 
 
-def test_projects_read_what_they_are_sure_of_inside_their_team():
+def test_projects_read_what_they_are_guaranteed_inside_their_team():
     said = sentences(
         parse_policy("""
 pools: {h100: {gpus: 16}, t4: {gpus: 4}}
@@ -163,10 +192,10 @@ teams:
 """)
     )
     assert [sentence for sentence in said if sentence.startswith("nlp/")] == [
-        "nlp/pretrain is sure of 4 of nlp's 8 h100, may use more as nlp may, "
-        "lends all it does not use.",
-        "nlp/eval is sure of 1.5 of nlp's 8 h100, may use 2 more, lends at most 1 of them.",
-        "nlp/demo is sure of 1 of nlp's 8 h100, may use no more, lends nothing.",
+        "nlp/pretrain is guaranteed 4 of nlp's 8 h100, may use more as nlp may, "
+        "and lends all it does not use.",
+        "nlp/eval is guaranteed 1.5 of nlp's 8 h100, may use 2 more, and lends at most 1 of them.",
+        "nlp/demo is guaranteed 1 of nlp's 8 h100, may use no more, and lends nothing.",
     ]
 
 
@@ -186,17 +215,18 @@ windows:
 """)
     )
     start = said.index(
-        "nlp is sure of 2 more h100 from 2026-05-31 22:00 UTC until 2026-06-15 12:30:05 UTC "
+        "nlp is guaranteed 2 more h100 from 2026-05-31 22:00 UTC until 2026-06-15 12:30:05 UTC "
         "(approved by ana: paper deadline)."
     )
     assert said[start + 1 : start + 5] == [
-        "nlp/pretrain is sure of 0.5 more h100 from 2026-06-01 00:00 UTC until 2026-06-02 00:00 UTC "
+        "nlp/pretrain is guaranteed 0.5 more h100 from 2026-06-01 00:00 UTC until 2026-06-02 00:00 UTC "
         "(approved by ben: a try).",
-        "nlp is sure of 4 more h100 from 2026-06-01 08:00 UTC until 2026-06-01 18:00 UTC, "
-        "lent to nobody.",
-        "nlp is sure of 1 more h100 for 1h30m from each '0 20 * * 1-5' (cron, UTC) on, "
-        "lent to nobody.",
-        "Others' work that would reach into such a time starts only if enough is left for it.",
+        "nlp is guaranteed 4 more h100 from 2026-06-01 08:00 UTC until 2026-06-01 18:00 UTC, "
+        "and nobody else borrows them.",
+        "nlp is guaranteed 1 more h100 for 1h30m from each '0 20 * * 1-5' (cron, UTC) on, "
+        "and nobody else borrows them.",
+        "A run of another team that could still hold GPUs when a window begins starts only if enough are "
+        "left for the window.",
     ]
 
 
@@ -212,13 +242,13 @@ backfill: {enabled: false, reserve_after: 2h}
 """)
     )
     for sentence in (
-        "nlp's runs that hold GPUs have at most 256 CPUs, 2048 GiB of memory and 640 GiB of GPU "
-        "memory together.",
-        "vision's runs that hold GPUs have at most 0.5 CPUs together.",
-        "2 of 4 t4 are kept free for requests of at most 0.5 of them and 30m.",
-        "In each pool, GPUs are kept for the first request that a quota covers and that finds no room, "
-        "and for the first borrower's that has waited 2h.",
-        "Nothing passes it there.",
+        "All running GPU runs of nlp together use at most 256 CPUs, 2048 GiB of memory and 640 GiB of GPU "
+        "memory.",
+        "All running GPU runs of vision together use at most 0.5 CPUs.",
+        "2 of 4 t4 are a fast lane for runs of at most 0.5 GPU and 30m.",
+        "In each pool, GPUs are reserved for the first run within its team's quota that finds no room, "
+        "and for the first borrowing run that has waited 2h.",
+        "No run behind it in the queue starts in that pool before it.",
     ):
         assert sentence in said
 
