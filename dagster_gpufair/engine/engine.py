@@ -29,6 +29,7 @@ from dagster_gpufair.ledger import leases, lifecycle, nodes, promises, requests,
 from dagster_gpufair.ledger.connect import Ledger, LedgerError
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
+from dagster_gpufair.ledger.retention import BITE, prune
 from dagster_gpufair.ledger.set_clock import set_clock
 from dagster_gpufair.ledger.status import DAEMON
 from dagster_gpufair.scheduling.model import Plan, Start, State
@@ -36,6 +37,9 @@ from dagster_gpufair.scheduling.plan import plan
 
 SWEEP_EVERY = 60.0
 """Seconds between two looks at the whole ledger for requests that nobody will ever end."""
+
+PRUNE_EVERY = 600.0
+"""Seconds between two looks for what is older than the policy keeps."""
 
 
 class Engine:
@@ -63,7 +67,7 @@ class Engine:
         self._borrowed = BorrowedUse()
         self._clock = WallClock()
         self._stops = Stops(self._stop)
-        self._swept_at = 0.0
+        self._swept_at = self._pruned_at = 0.0
 
     # -- the turn -------------------------------------------------------------------------------
 
@@ -281,6 +285,17 @@ class Engine:
         if ghosts:
             with self.turn.writing() as session:
                 lifecycle.cancel(session, ghosts, now, "ended before it was queued")
+
+    def prune(self, now: float) -> None:
+        """Now and then, delete a bite of what is older than the policy keeps; at once more, if there is."""
+        in_force = self.rules.in_force
+        if in_force is None or 0 <= now - self._pruned_at < PRUNE_EVERY:
+            return
+        with self.turn.writing() as session:
+            keep = in_force.policy.ledger.keep.total_seconds()
+            was_all = prune(session, now - keep) < BITE
+        if was_all:
+            self._pruned_at = now
 
     def enter(self, new: Sequence[RequestRecord]) -> None:
         """Put requests into the book, with what is known of their sources."""

@@ -135,6 +135,7 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
             self._logger.info("%s launched, %d with GPUs.", runs, len(picked.starts))
         gate.keep_bounds(now)
         gate.tell(picked, now)
+        engine.prune(now)
         engine.end_turn()
 
     # Dagster's own picking asks for these a second time in the same pass.

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
+from dagster_gpufair.ledger.statements import chunks
 from dagster_gpufair.ledger.tables import LeaseRow, RequestRow
 from dagster_gpufair.scheduling.model import Class, Lease
 
@@ -150,6 +151,15 @@ def by_id(session: Session, lease_id: int) -> LeaseRecord:
 def of_run(session: Session, run_id: str) -> Sequence[LeaseRecord]:
     """All a run ever had, oldest first."""
     return _read(session, _records().where(LeaseRow.run_id == run_id))
+
+
+def of_requests(session: Session, request_ids: Iterable[str]) -> Sequence[LeaseRecord]:
+    """All that some requests ever had, oldest first."""
+    return [
+        lease
+        for piece in chunks(request_ids)
+        for lease in _read(session, _records().where(LeaseRow.request_id.in_(piece)))
+    ]
 
 
 def ever(session: Session) -> Sequence[LeaseRecord]:

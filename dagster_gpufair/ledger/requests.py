@@ -191,6 +191,20 @@ def unblock(session: Session, ids: Iterable[str]) -> int:
     )
 
 
+def over_before(session: Session, before: float, limit: int) -> Sequence[RequestRecord]:
+    """Those that were over before a moment, the oldest ends first."""
+    query = (
+        select(*_COLUMNS)
+        .where(
+            RequestRow.finished_at < before,
+            RequestRow.state.in_(("released", "cancelled", "refused")),
+        )
+        .order_by(RequestRow.finished_at)
+        .limit(limit)
+    )
+    return _read(session, query)
+
+
 def untold(session: Session, limit: int) -> Sequence[RequestRecord]:
     """Requests that are over and whose pages say something else, the newest ends first."""
     query = (

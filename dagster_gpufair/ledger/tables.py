@@ -62,6 +62,7 @@ class RequestRow(Base):
         Index("ix_gpufair_requests_holder", "run_id", "step_key", "attempt", unique=True),
         # A run id's beginning, whatever the collation of the database.
         Index("ix_gpufair_requests_prefix", "id", postgresql_ops={"id": "text_pattern_ops"}),
+        Index(None, "finished_at"),
         # What nobody has been told of yet: a handful, found without reading the history.
         Index(
             "ix_gpufair_requests_untold",
@@ -244,6 +245,26 @@ class BorrowedUseRow(Base):
     pool: Mapped[Indexed] = mapped_column(primary_key=True)
     gpu_hours: Mapped[float]
     as_of: Mapped[float]
+
+
+class PastUseRow(Base):
+    """What was pruned, summed up: a row for each day on which such requests ended."""
+
+    __tablename__ = "gpufair_past_use"
+
+    day: Mapped[Indexed] = mapped_column(primary_key=True)
+    """In UTC, as 2026-06-01."""
+    team: Mapped[Indexed] = mapped_column(primary_key=True)
+    project: Mapped[Indexed] = mapped_column(primary_key=True)
+    tier: Mapped[Indexed] = mapped_column(primary_key=True)
+    kind: Mapped[Indexed] = mapped_column(primary_key=True)
+    pool: Mapped[Indexed] = mapped_column(primary_key=True)
+    """Empty for what never had GPUs; so are project and kind where a request named none."""
+    ended_as: Mapped[Indexed] = mapped_column(primary_key=True)
+    requests: Mapped[int]
+    gpu_seconds: Mapped[float]
+    waited: Mapped[float]
+    """Seconds from submission to grant, or to the end of what was never granted."""
 
 
 class CordonedNodeRow(Base):

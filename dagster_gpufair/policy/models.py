@@ -225,6 +225,13 @@ class Backfill(_Section):
     """How long a borrowing run waits before GPUs are reserved for it."""
 
 
+class LedgerRules(_Section):
+    """How much history the ledger keeps."""
+
+    keep: Duration = Field(default="400d", validate_default=True)
+    """How long a run is kept after its end; older ones are summed up by day."""
+
+
 class FastLane(_Section):
     """GPUs of a pool for small, short runs only."""
 
@@ -290,6 +297,7 @@ class Policy(_Section):
     ordering: Ordering = Ordering()
     fair_share: FairShare = FairShare()
     backfill: Backfill = Backfill()
+    ledger: LedgerRules = LedgerRules()
     fast_lane: dict[str, FastLane] = {}
     """For each pool, GPUs for small, short runs only."""
     grants: list[Grant] = []

@@ -41,6 +41,15 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("request_id", name="pk_gpufair_promises"),
     )
+    names = ("day", "team", "project", "tier", "kind", "pool", "ended_as")
+    op.create_table(
+        "gpufair_past_use",
+        *(sa.Column(name, sa.Text(), nullable=False) for name in names),
+        sa.Column("requests", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_seconds", sa.Double(), nullable=False),
+        sa.Column("waited", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint(*names, name="pk_gpufair_past_use"),
+    )
     op.create_table(
         "gpufair_approvals",
         sa.Column("id", _serial, nullable=False),
@@ -88,6 +97,7 @@ def _requests() -> None:
     op.create_index(
         "ix_gpufair_requests_prefix", table, ["id"], postgresql_ops={"id": "text_pattern_ops"}
     )
+    op.create_index("ix_gpufair_requests_finished_at", table, ["finished_at"])
     op.create_index(
         "ix_gpufair_requests_untold",
         table,
@@ -137,6 +147,7 @@ def _leases() -> None:
 
 
 def downgrade() -> None:
+    op.drop_table("gpufair_past_use")
     op.drop_table("gpufair_approvals")
     op.drop_table("gpufair_promises")
     op.drop_column("gpufair_writer", "clock")
@@ -167,7 +178,7 @@ def downgrade() -> None:
         "step_key",
     ):
         op.drop_column(leases, name)
-    for index in ("untold", "prefix", "holder"):
+    for index in ("untold", "finished_at", "prefix", "holder"):
         op.drop_index(f"ix_gpufair_requests_{index}", requests)
     op.create_index("ix_gpufair_requests_team", requests, ["team"])
     op.create_index("ix_gpufair_requests_run_id", requests, ["run_id"])
