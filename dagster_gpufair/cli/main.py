@@ -8,15 +8,15 @@ from typing import Any
 import click
 
 from dagster_gpufair import __version__
-from dagster_gpufair.cli.cordon import cordon, uncordon
-from dagster_gpufair.cli.decide import decide
-from dagster_gpufair.cli.demo import demo
-from dagster_gpufair.cli.explain import explain
-from dagster_gpufair.cli.init import init
-from dagster_gpufair.cli.policy import policy
-from dagster_gpufair.cli.pools import pools
-from dagster_gpufair.cli.queue import queue
-from dagster_gpufair.cli.teams import teams
+from dagster_gpufair.cli.decide.command import decide
+from dagster_gpufair.cli.demo.command import demo
+from dagster_gpufair.cli.explain.command import explain
+from dagster_gpufair.cli.policy.command import policy
+from dagster_gpufair.cli.policy.init import init
+from dagster_gpufair.cli.pools.command import pools
+from dagster_gpufair.cli.pools.cordon import cordon, uncordon
+from dagster_gpufair.cli.queue.command import queue
+from dagster_gpufair.cli.teams.command import teams
 from dagster_gpufair.ledger.errors import LedgerError
 from dagster_gpufair.policy.problems import PolicyError
 

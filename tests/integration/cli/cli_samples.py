@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from dagster_gpufair.cli.tables import clock
+from dagster_gpufair.cli.output.tables import clock
 from dagster_gpufair.engine.as_off import as_off
 from dagster_gpufair.gate.gpu_queue import judged
 from dagster_gpufair.ledger import leases, nodes, policies, requests, reservations, status
