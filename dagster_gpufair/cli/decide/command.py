@@ -13,19 +13,9 @@ from rich.console import RenderableType
 
 from dagster_gpufair.cli.moment.request_words import account, asked
 from dagster_gpufair.cli.output.json_output import iso, json_option, show_json
-from dagster_gpufair.cli.output.tables import (
-    Column,
-    clock,
-    counted,
-    headline,
-    number,
-    plain,
-    sentence,
-    show,
-    table,
-    under,
-    warning,
-)
+from dagster_gpufair.cli.output.tables import Column, alarm, headline, show, table, under
+from dagster_gpufair.cli.output.text import counted, number, plain, sentence
+from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.cli.policy.would_stop import not_in_this_version
 from dagster_gpufair.engine.as_off import not_carried_out
 from dagster_gpufair.policy.loading import read_policy
@@ -52,45 +42,45 @@ _ENDINGS = (".yaml", ".yml")
 _STARTS = (
     Column("starts"),
     Column("team"),
-    Column("tier"),
+    Column("tier", drop=1),
     Column("pool"),
-    Column("gpus", right=True),
-    Column("class"),
-    Column("points", right=True),
+    Column("GPUs", right=True),
+    Column("class", drop=2),
+    Column("points", right=True, drop=3),
     Column("on"),
 )
-_LEAVES = (
-    Column("leaves"),
+_STOPPED = (
+    Column("is stopped"),
     Column("team"),
-    Column("tier"),
+    Column("tier", drop=1),
     Column("pool"),
-    Column("gpus", right=True),
+    Column("GPUs", right=True),
     Column("rule"),
     Column("for"),
-    Column("which is kept"),
+    Column("reserved on", drop=2),
 )
 _RESERVED = (
     Column("reserves"),
     Column("pool"),
-    Column("gpus", right=True),
-    Column("class"),
+    Column("GPUs", right=True),
+    Column("class", drop=1),
     Column("from"),
     Column("on"),
 )
 _WAITS = (
     Column("waits"),
     Column("team"),
-    Column("tier"),
+    Column("tier", drop=1),
     Column("pool"),
     Column("asks", right=True),
-    Column("class"),
-    Column("points", right=True),
+    Column("class", drop=2),
+    Column("points", right=True, drop=3),
     Column("why", wraps=True),
 )
 _REFUSED = (
     Column("refused"),
     Column("team"),
-    Column("tier"),
+    Column("tier", drop=1),
     Column("pool"),
     Column("asks", right=True),
     Column("why", wraps=True),
@@ -140,8 +130,8 @@ def _why_refused(policy: Policy, request: Request) -> tuple[str, str] | None:
 def decide(paths: Sequence[Path], check: bool, as_json: bool) -> None:
     """What is decided in a case: a YAML file with a policy, a moment, and what is expected.
 
-    PATH is such a file, or a folder: then every *.yaml and *.yml in it is a case. A file that is no
-    case is told what is wrong with it, and makes the exit code 2; the others are decided all the same.
+    PATH is such a file, or a folder: then every *.yaml and *.yml in it is a case. What is wrong with a
+    file that is no case is printed, and the exit code is 2; the other cases are decided all the same.
     """
     policies: set[Path] = set()
     outcomes = [_outcome(file, check, policies) for path in paths for file in _files(path)]
@@ -229,13 +219,13 @@ def _unreadable(path: Path, message: str) -> PolicyError:
 def _verdict(outcome: Decided | PolicyError) -> Iterator[RenderableType]:
     """One line for a case, and below it what is not met."""
     if isinstance(outcome, PolicyError):
-        yield warning(f"no case  {sentence(outcome.source)}")
+        yield alarm(f"no case  {sentence(outcome.source)}")
         return
     named = f"{sentence(str(outcome.file))}  {sentence(outcome.case.name)}".rstrip()
     if not outcome.differences:
         yield f"met      {named}"
         return
-    yield warning(f"not met  {named}")
+    yield alarm(f"not met  {named}")
     yield from (f"           {sentence(str(each))}" for each in outcome.differences)
 
 
@@ -254,7 +244,7 @@ def _parts(decided: Decided) -> Iterator[RenderableType]:
     yield headline(f"{title}{sentence(str(decided.file))}, {iso(case.now)}")
     tables = (
         (_STARTS, _starts(decision)),
-        (_LEAVES, _leaves(decision)),
+        (_STOPPED, _stopped(decision)),
         (_RESERVED, _reserved(decision, case.now)),
         (_WAITS, _waits(decided)),
         (_REFUSED, _refused(decided)),
@@ -267,7 +257,7 @@ def _parts(decided: Decided) -> Iterator[RenderableType]:
     if left_out:
         yield under(f"{not_in_this_version(left_out)}: the live daemon may decide otherwise")
     if not any(rows for _, rows in tables):
-        yield "Nothing waits, so nothing starts."
+        yield "No run waits, so none starts."
     yield ""
 
 
@@ -287,7 +277,7 @@ def _starts(decision: Plan) -> Sequence[Sequence[str]]:
     ]
 
 
-def _leaves(decision: Plan) -> Sequence[Sequence[str]]:
+def _stopped(decision: Plan) -> Sequence[Sequence[str]]:
     return [
         (
             plain(victim.lease.id),
@@ -295,7 +285,7 @@ def _leaves(decision: Plan) -> Sequence[Sequence[str]]:
             plain(victim.lease.tier),
             plain(victim.lease.pool),
             format_gpus(victim.lease.gpus),
-            plain(victim.rule) + (", if a person agrees" if each.awaits_approval else ""),
+            plain(victim.rule) + (", after approval" if each.awaits_approval else ""),
             plain(each.request.id),
             f"{format_gpus(each.promise.gpus)} {_on(each.promise.nodes)}".rstrip(),
         )
@@ -353,10 +343,10 @@ def _also(decision: Plan) -> Iterator[RenderableType]:
     """Promises that end, and borrowing times that begin anew."""
     if decision.withdrawn:
         names = ", ".join(plain(id_) for id_ in decision.withdrawn)
-        yield under(f"what was promised to {names} is promised no more")
+        yield under(f"the promise to {names} ends")
     if decision.renewed:
         names = ", ".join(plain(id_) for id_ in decision.renewed)
-        yield under(f"{names} may go on borrowing, since nobody waits for it")
+        yield under(f"{names} may go on borrowing, since no run waits for these GPUs")
 
 
 def _on(nodes: Mapping[str, int]) -> str:

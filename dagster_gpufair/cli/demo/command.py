@@ -27,7 +27,9 @@ from dagster_gpufair.cli.demo.servers import Servers
 from dagster_gpufair.cli.demo.verdict import Verdict, judge, summary
 from dagster_gpufair.cli.demo.watch import Watch
 from dagster_gpufair.cli.demo.workload import MOST_SHARDS, NotTaken, Web, Workload
-from dagster_gpufair.cli.output.tables import clock, sentence, show
+from dagster_gpufair.cli.output.tables import show
+from dagster_gpufair.cli.output.text import sentence
+from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.ledger.connect import ledger_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import yaml
 
 import dagster_gpufair
 from dagster_gpufair.cli.demo.interrupts import Interrupted
-from dagster_gpufair.cli.output.tables import sentence
+from dagster_gpufair.cli.output.text import sentence
 from dagster_gpufair.policy.loading import read_policy
 from dagster_gpufair.policy.problems import PolicyError
 

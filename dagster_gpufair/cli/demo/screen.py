@@ -13,16 +13,10 @@ from rich.text import Text
 
 from dagster_gpufair.cli.demo.watch import Sight
 from dagster_gpufair.cli.moment.current import SHORT, Moment, Waiter
-from dagster_gpufair.cli.output.tables import (
-    Column,
-    age,
-    clock,
-    headline,
-    plain,
-    table,
-    under,
-)
-from dagster_gpufair.cli.queue.brief_reason import briefly
+from dagster_gpufair.cli.output.tables import Column, headline, table, under
+from dagster_gpufair.cli.output.text import plain
+from dagster_gpufair.cli.output.times import age, clock
+from dagster_gpufair.cli.queue.brief_reason import brief_reason
 from dagster_gpufair.policy.quantities import format_gpus
 
 _NEWS = 6
@@ -93,7 +87,7 @@ class Screen:
         for waiter in waiters:
             id_ = waiter.request.id
             if self._reasons.get(id_) != waiter.reason:
-                alike.setdefault((sight.job(id_), briefly(moment, waiter)), []).append(id_)
+                alike.setdefault((sight.job(id_), brief_reason(moment, waiter)), []).append(id_)
         self._reasons = {waiter.request.id: waiter.reason or "" for waiter in waiters}
         at = clock(moment.now, moment.now, seconds=True)
         for (job, why), ids in alike.items():
@@ -134,7 +128,7 @@ def _teams(moment: Moment, pool: str) -> Sequence[RenderableType]:
         use = sum(lease.gpus for lease in moment.leases if (lease.team, lease.pool) == (name, pool))
         quota = team.quota.get(pool, 0)
         if use or quota:
-            parts.append(f"{plain(name)} {format_gpus(use)} of its {format_gpus(quota)}")
+            parts.append(f"{plain(name)} {format_gpus(use)} of its quota of {format_gpus(quota)}")
     return [Text(f"  {', '.join(parts)}")] if parts else []
 
 
@@ -148,7 +142,7 @@ def _line(sight: Sight, pool: str, rows: int, width: int) -> Sequence[Renderable
     shown: list[Sequence[str]] = []
     said = None
     for waiter in waiters[:rows]:
-        why = briefly(sight.moment, waiter)
+        why = brief_reason(sight.moment, waiter)
         shown.append(_row(sight, waiter, why if width >= _WIDE and why != said else None))
         said = why
     if width < _NARROW:
@@ -172,5 +166,5 @@ def _row(sight: Sight, waiter: Waiter, why: str | None) -> Sequence[str]:
         plain(request.tier),
         format_gpus(request.gpus),
         age(sight.moment.now - request.submitted),
-        why or waiter.reason or "starts next",
+        why or waiter.reason or "starts on the next pass",
     )

@@ -15,16 +15,8 @@ from dagster_gpufair.cli.demo.watch import Sight
 from dagster_gpufair.cli.demo.workload import Ask
 from dagster_gpufair.cli.instance.opening import no_policy
 from dagster_gpufair.cli.moment.current import SHORT
-from dagster_gpufair.cli.output.tables import (
-    Column,
-    counted,
-    headline,
-    plain,
-    sentence,
-    table,
-    under,
-    warning,
-)
+from dagster_gpufair.cli.output.tables import Column, headline, table, under, warning
+from dagster_gpufair.cli.output.text import counted, plain, sentence
 from dagster_gpufair.ledger import leases, requests
 from dagster_gpufair.ledger.audit import ungated_use, violations
 from dagster_gpufair.ledger.connect import ledger_of
@@ -101,7 +93,7 @@ class Verdict:
         """Each run that did not end as it should, in a sentence."""
         found = [f"{run.name} {run.wrong}" for run in self.runs if run.wrong]
         missing = self.expected - len(self.runs)
-        return found + ([f"{counted(missing, 'run')} never came to be"] if missing else [])
+        return found + ([f"{counted(missing, 'run')} was never submitted"] if missing else [])
 
     @property
     def ok(self) -> bool:
@@ -185,7 +177,7 @@ def summary(verdict: Verdict) -> Iterator[RenderableType]:
     if verdict.done:
         yield headline(f"The workload is done: {came}.")
     else:
-        yield warning(f"The workload is not done, and nothing happens any more: {came}.")
+        yield warning(f"The workload is not done, and no run moves on any more: {came}.")
     yield ""
     yield _teams(verdict)
     yield ""
@@ -234,7 +226,7 @@ def _team(verdict: Verdict, team: str) -> Sequence[str]:
     runs = [run for run in verdict.runs if run.ask.team == team]
     waits = [run.waited for run in runs if run.waited is not None]
     borrowed = [
-        f"{format_gpus(gpus)} × {pool}"
+        f"{format_gpus(gpus)} {pool}"
         for (of, pool), gpus in sorted(verdict.peaks.borrowed.items())
         if of == team and gpus > 0
     ]

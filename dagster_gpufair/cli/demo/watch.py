@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import OperationalError
 
 from dagster_gpufair.cli.demo.workload import Ask, Workload
+from dagster_gpufair.cli.instance.opening import OpenLedger
 from dagster_gpufair.cli.moment.current import SHORT, Moment, read_moment
-from dagster_gpufair.cli.output.tables import clock, sentence
+from dagster_gpufair.cli.output.text import sentence
+from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.ledger import events, policies
-from dagster_gpufair.ledger.connect import LedgerUnavailable, ledger_of
+from dagster_gpufair.ledger.connect import LedgerUnavailable
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.policy.quantities import format_duration, format_gpus
 
@@ -73,7 +75,7 @@ class Watch:
 
     def __init__(self, instance: DagsterInstance, workload: Workload):
         self._instance = instance
-        self._ledger = ledger_of(instance)
+        self._opened = OpenLedger(lambda: instance)
         self._workload = workload
         self._cursor = 0
         self._changed_at = time.monotonic()
@@ -104,9 +106,9 @@ class Watch:
             for run_id, record in records.items()
             if (ask := self._workload.ask_of(run_id, record.dagster_run.tags)) is not None
         }
-        with self._ledger.reading() as session:
+        with self._opened.ledger.reading() as session:
             known = policies.in_force(session) is not None
-            moment = read_moment(self._instance, session, time.time()) if known else None
+            moment = read_moment(self._opened, session, time.time()) if known else None
             happened = events.since(session, self._cursor)
         sight = Sight(moment, records, asks, self._workload.expected, ())
         news = [line for event in happened if (line := _news(event, sight)) is not None]
@@ -120,7 +122,7 @@ class Watch:
 
 
 def _news(event: Event, sight: Sight) -> str | None:
-    """An event in a line; None for what goes without saying."""
+    """An event in a line; None for what the tables show."""
     said = _said(event)
     if said is None or event.run_id is None:
         return None
@@ -133,16 +135,16 @@ def _said(event: Event) -> str | None:
         waited = format_duration(max(0.0, event.at - float(data.get("submitted", event.at))))
         where = f" on {', '.join(sorted(data['nodes']))}" if data.get("nodes") else ""
         gpus = format_gpus(int(data["gpus"]))
-        return f"granted {gpus} × {event.pool}{where} ({data.get('class')}), after {waited}"
+        return f"granted {gpus} {event.pool}{where} ({data.get('class')}), after {waited}"
     if event.kind == "released":
         gpus, held = format_gpus(int(data["gpus"])), format_duration(float(data["held"]))
-        return f"{data.get('reason')}, gives back {gpus} × {event.pool} after {held}"
+        return f"{data.get('reason')}, releases {gpus} {event.pool} after {held}"
     if event.kind == "refused":
         return f"refused, {data.get('code')}: {sentence(str(data.get('message', '')))}"
     if event.kind == "requeued":
         return f"waits again: {sentence(str(data.get('reason', '')))}"
     if event.kind == "cancelled":
-        return f"waits no more: {sentence(str(data.get('why', '')))}"
+        return f"does not wait any more: {sentence(str(data.get('why', '')))}"
     if event.kind == "ungated":
-        return f"uses {format_gpus(int(data['gpus']))} × {event.pool} without a grant"
+        return f"uses {format_gpus(int(data['gpus']))} {event.pool} without a grant"
     return None

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from dagster_gpufair.cli.demo.home import HOST
-from dagster_gpufair.cli.output.tables import sentence
+from dagster_gpufair.cli.output.text import sentence
 from dagster_gpufair.gate.tags import GPUS, POOL, TEAM, TIER
 
 MOST_SHARDS = 40
@@ -71,10 +71,10 @@ def first_asks(shards: int) -> Sequence[Ask]:
     """A backfill, a team that borrows what is idle, and runs that no rule keeps."""
     return (
         Ask(
-            "vision", "evaluate_all", f"a backfill of {shards} runs, 1 × t4 each, exploratory",
+            "vision", "evaluate_all", f"a backfill of {shards} runs, 1 t4 each, exploratory",
             op="evaluation", shards=shards,
         ),
-        *(Ask("vision", "train", "4 × h100, or at least 2") for _ in range(3)),
+        *(Ask("vision", "train", "4 h100, or at least 2") for _ in range(3)),
         Ask("nlp", "prepare_corpus", "no GPU"),
         Ask("platform", "health_check", "no GPU"),
     )  # fmt: skip
@@ -83,36 +83,36 @@ def first_asks(shards: int) -> Sequence[Ask]:
 def second_asks() -> Sequence[Ask]:
     """More than is left, of all tiers, once the first have their GPUs."""
     return (
-        Ask("nlp", "finetune", "2 × h100"),
+        Ask("nlp", "finetune", "2 h100"),
         Ask(
-            "platform", "restore_service", "4 × h100, critical",
+            "platform", "restore_service", "4 h100, critical",
             note="critical: goes before all that waits",
         ),
         Ask(
-            "nlp", "pretrain", "8 × h100 on one node, milestone",
+            "nlp", "pretrain", "8 h100 on one node, milestone",
             note="a gang: starts when a whole node is free, all or nothing",
         ),
         Ask(
-            "vision", "smoke_test", "1 × t4",
+            "vision", "smoke_test", "1 t4",
             note="one run beside its team's backfill, and not behind it",
         ),
         Ask(
-            "nlp", "finetune", "1 × t4 by its tags", {POOL: "t4", GPUS: "1"},
+            "nlp", "finetune", "1 t4 by its tags", {POOL: "t4", GPUS: "1"},
             note="another team's quota of t4, which the backfill had to leave",
         ),
-        Ask("vision", "train", "4 × h100, or at least 2"),
-        Ask("nlp", "finetune", "2 × h100"),
-        Ask("nlp", "finetune", "2 × h100"),
+        Ask("vision", "train", "4 h100, or at least 2"),
+        Ask("nlp", "finetune", "2 h100"),
+        Ask("nlp", "finetune", "2 h100"),
         Ask(
-            "nlp", "finetune", "2 × h100, and claims to be critical", {TIER: "critical"},
+            "nlp", "finetune", "2 h100, and claims to be critical", {TIER: "critical"},
             refused="tier_not_allowed",
         ),
         Ask(
-            "nlp", "pretrain", "32 × h100, more than there are", {GPUS: "32"},
+            "nlp", "pretrain", "32 h100, more than there are", {GPUS: "32"},
             refused="exceeds_pool",
         ),
         Ask(
-            "vision", "train", "4 × h100, and claims to be of team nlp", {TEAM: "nlp"},
+            "vision", "train", "4 h100, and claims to be of team nlp", {TEAM: "nlp"},
             refused="invalid_request",
         ),
     )  # fmt: skip

@@ -9,23 +9,25 @@ from rich.console import RenderableType
 
 from dagster_gpufair.cli.moment.current import Moment, Waiter
 from dagster_gpufair.cli.moment.request_words import account, asked, of_json
-from dagster_gpufair.cli.moment.reservations import kept, reservation_json
+from dagster_gpufair.cli.moment.reservations import reservation_json, reserved
 from dagster_gpufair.cli.output.json_output import gpus, iso
-from dagster_gpufair.cli.output.tables import Column, age, plain, table
+from dagster_gpufair.cli.output.tables import Column, table
+from dagster_gpufair.cli.output.text import plain
+from dagster_gpufair.cli.output.times import age
 from dagster_gpufair.scheduling.model import Account, Lease, Request, Reservation
 
 _COLUMNS = (
     Column("  run"),
     Column("team"),
-    Column("tier"),
+    Column("tier", drop=1),
     Column("asks", right=True),
     Column("since", right=True),
-    Column("what is kept for it", wraps=True),
+    Column("reserved for it", wraps=True),
 )
 
 
 def requests_in_the_way(moment: Moment, waiter: Waiter) -> Sequence[Request]:
-    """The requests that something is kept for which this one could use."""
+    """The requests that GPUs are reserved for which this one could use."""
     waiting = moment.still_waiting
     return [waiting[id_] for id_ in waiter.blockers if id_ in waiting]
 
@@ -54,29 +56,29 @@ def blockers_json(moment: Moment, waiter: Waiter) -> list[dict[str, Any]]:
 
 
 def _row(moment: Moment, waiter: Waiter, request: Request) -> Sequence[str]:
-    its = _kept_for(moment, waiter, request)
+    its = _reservation_of(moment, waiter, request)
     return (
         f"  {moment.names[request.id]}",
         account(request),
         plain(request.tier),
         asked(request),
         age(moment.now - request.submitted),
-        "promised to it" if its is None else kept(its, moment.now),
+        "promised to it" if its is None else reserved(its, moment.now),
     )
 
 
-def _kept_for(moment: Moment, waiter: Waiter, request: Request) -> Reservation | None:
+def _reservation_of(moment: Moment, waiter: Waiter, request: Request) -> Reservation | None:
     here = moment.reservations_in(waiter.pool)
     return next((one for one in here if one.request.id == request.id), None)
 
 
 def _request_json(moment: Moment, waiter: Waiter, request: Request) -> dict[str, Any]:
-    its = _kept_for(moment, waiter, request)
+    its = _reservation_of(moment, waiter, request)
     return {
         "what": "request",
         **of_json(request),
         "submitted": iso(request.submitted),
-        "kept": None if its is None else reservation_json(its),
+        "reservation": None if its is None else reservation_json(its),
     }
 
 

@@ -11,27 +11,31 @@ import click
 from rich.console import RenderableType
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.cli.explain.find_run import find_request, find_run
+from dagster_gpufair.cli.explain.find_run import find_request, find_run, run_argument
 from dagster_gpufair.cli.explain.started_run import story_of_start
 from dagster_gpufair.cli.explain.waiting_run import story_of_waiting
-from dagster_gpufair.cli.instance.opening import instance_option, opened
+from dagster_gpufair.cli.history.event_json import event_json
+from dagster_gpufair.cli.instance.opening import OpenLedger, opened_ledger
+from dagster_gpufair.cli.instance.option import instance_option
 from dagster_gpufair.cli.moment.current import SHORT, read_moment
-from dagster_gpufair.cli.moment.request_words import account
+from dagster_gpufair.cli.moment.launched_by import launched_by
+from dagster_gpufair.cli.moment.request_words import title
+from dagster_gpufair.cli.moment.warnings import warnings
 from dagster_gpufair.cli.output.json_output import gpus, iso, json_option, show_json
-from dagster_gpufair.cli.output.tables import age, clock, headline, plain, show, whole_sentence
-from dagster_gpufair.cli.queue.command import warnings
+from dagster_gpufair.cli.output.tables import headline, show
+from dagster_gpufair.cli.output.text import plain, whole_sentence
+from dagster_gpufair.cli.output.times import age, clock
 from dagster_gpufair.gate.tags import asks_for_gpus
 from dagster_gpufair.ledger import events, leases
-from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.ledger.requests import RequestRecord
 
 if TYPE_CHECKING:
-    from dagster import DagsterInstance, DagsterRun
+    from dagster import DagsterRun
 
 _EVENTS_SHOWN = 8
 _HAPPENED = {
-    "requeued": "put back",
+    "requeued": "waits again",
     "ungated": "found running",
     "released": "ended",
     "unreserved": "reservation lost",
@@ -46,7 +50,7 @@ class Story(NamedTuple):
 
 
 @click.command()
-@click.argument("run_id")
+@run_argument
 @instance_option
 @json_option
 def explain(run_id: str, home: Path | None, as_json: bool) -> None:
@@ -54,43 +58,36 @@ def explain(run_id: str, home: Path | None, as_json: bool) -> None:
 
     The first characters of RUN_ID are enough, as Dagster's UI shows them.
     """
-    run_id = run_id.strip()
-    if not run_id:
-        raise click.BadParameter("is empty", param_hint="RUN_ID")
-    with opened(home) as instance, ledger_of(instance).reading() as session:
-        story = _tell(instance, session, run_id, time.time())
+    with opened_ledger(home) as opened, opened.ledger.reading() as session:
+        story = _tell(opened, session, run_id, time.time())
     if as_json:
         show_json(story.data)
     else:
         show(*story.parts)
 
 
-def _tell(instance: DagsterInstance, session: Session, run_id: str, now: float) -> Story:
+def _tell(opened: OpenLedger, session: Session, run_id: str, now: float) -> Story:
     record = find_request(session, run_id, now)
     if record is None:
-        return _not_in_the_ledger(find_run(instance, run_id), run_id)
+        return _not_in_the_ledger(find_run(opened.instance, run_id), run_id)
     happened = events.of_run(session, record.run_id)
     held = leases.of_run(session, record.run_id)
-    parts: list[RenderableType] = [headline(_title(record)), _history(happened, now)]
+    parts: list[RenderableType] = [headline(title(record)), _history(happened, now)]
     if record.state == "queued":
-        moment = read_moment(instance, session, now)
+        moment = read_moment(opened, session, now)
         more, data = story_of_waiting(moment, record)
         parts = [*warnings(moment), *parts]
     elif record.state == "refused":
         more, data = _refused(record, now)
     elif held:
         still = held[-1].released_at is None
-        its_moment = read_moment(instance, session, now) if still else None
+        its_moment = read_moment(opened, session, now) if still else None
         more, data = story_of_start(session, held[-1], happened, its_moment, now)
+        if its_moment is not None:
+            parts = [*warnings(its_moment), *parts]
     else:
         more, data = _cancelled(record, happened, now)
     return Story([*parts, *more], {**_facts(record), **data, "events": _events_json(happened)})
-
-
-def _title(record: RequestRecord) -> str:
-    whose = f"{account(record)} {plain(record.tier)}".strip()
-    parts = (plain(record.run_id, 250), whose, plain(record.job_name))
-    return " · ".join(part for part in parts if part)
 
 
 def _history(happened: Sequence[Event], now: float) -> str:
@@ -115,7 +112,7 @@ def _to_whom(event: Event) -> str:
 def _refused(record: RequestRecord, now: float) -> tuple[list[RenderableType], dict[str, Any]]:
     at = record.finished_at or record.submitted_at
     parts: list[RenderableType] = [
-        f"Refused at {clock(at, now)}: {record.refusal_code}",
+        f"It was refused at {clock(at, now)}: {record.refusal_code}.",
         whole_sentence(record.refusal_message or ""),
         "",
         "Change the job's or the run's tags and launch it again; `gpufair policy show` says what the "
@@ -136,7 +133,7 @@ def _cancelled(
     why = next((str(one.data.get("why")) for one in happened if one.kind == "cancelled"), None)
     how = f": the run is {plain(why)}" if why else ""
     parts: list[RenderableType] = [
-        f"Cancelled at {clock(at, now)}, after waiting {age(at - record.submitted_at)}{how}.",
+        f"It was cancelled at {clock(at, now)}, after waiting {age(at - record.submitted_at)}{how}.",
         "",
         "Launch it again from its page in Dagster's UI if it is still wanted.",
     ]
@@ -154,17 +151,17 @@ def _not_in_the_ledger(run: DagsterRun | None, asked_for: str) -> Story:
     title = headline(f"{plain(run.run_id, 250)} · {plain(run.job_name)}")
     if not asks_for_gpus(run.tags):
         says = (
-            "It asks for no GPU: Dagster starts it by its own rules, and nothing here holds it up. "
-            f"Its status is {status}.",
+            "It asks for no GPU: Dagster starts it by its own rules, and this queue does not hold it "
+            f"back. Its status is {status}.",
             "",
             "A job asks for GPUs with the tag gpufair/gpus: `gpu_tags(...)` builds it.",
         )
         return Story([title, *says], {**data, "state": "no_gpus"})
     says = (
-        f"It asks for GPUs, but is not in the GPU ledger. Its status is {status}.",
+        f"It asks for GPUs, but it is not in the GPU ledger. Its status is {status}.",
         "",
-        "If it is queued, the queue daemon records it when it next passes. Otherwise it was started "
-        "outside this queue.",
+        "If it is queued, the daemon records it on its next pass. Otherwise it was started outside this "
+        "queue.",
     )
     return Story([title, *says], {**data, "state": "unrecorded"})
 
@@ -179,6 +176,7 @@ def _facts(record: RequestRecord) -> dict[str, Any]:
         "tier": record.tier,
         "kind": record.kind,
         "source": record.source,
+        "launched_by": launched_by(record).as_json(),
         "asks_for_gpus": True,
         "pools": list(record.pools),
         "gpus": gpus(record.gpus),
@@ -191,4 +189,4 @@ def _facts(record: RequestRecord) -> dict[str, Any]:
 
 
 def _events_json(happened: Sequence[Event]) -> list[dict[str, Any]]:
-    return [{"at": iso(one.at), "kind": one.kind} for one in happened]
+    return [event_json(one) for one in happened]

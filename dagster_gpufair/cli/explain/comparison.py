@@ -1,4 +1,4 @@
-"""Two requests side by side: who comes first, point by point, and which point settles it."""
+"""Two requests side by side: which goes first, point by point, and which point decides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from dagster_gpufair.cli.output.tables import Column, clock, number, sentence, table
+from dagster_gpufair.cli.output.json_output import iso
+from dagster_gpufair.cli.output.tables import Column, table
+from dagster_gpufair.cli.output.text import number, sentence
+from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.scheduling.explain import Comparison, Row
 
 _ONLY_IF_DECISIVE = ("saturation", "inside", "submitted", "id")
@@ -16,14 +19,13 @@ _RATIOS = ("saturation", "inside")
 _MOST_DECIMALS = 3
 
 _RULES = {
-    "class": "The class decides before any points: urgent, then guaranteed, then guaranteed by its "
-    "team, then borrowing.",
-    "saturation": "Both borrow: whose team has less above its quota, for its weight, comes first.",
-    "inside": "Both borrow for one team: whose project has less above its quota, for its weight, comes "
-    "first.",
-    "sum": "They are of the same class: more points come first.",
-    "submitted": "They have the same points: the earlier submission comes first.",
-    "id": "They are alike in everything: the order of their ids decides.",
+    "class": "The class decides before points do: urgent, then guaranteed, then guaranteed by its team, "
+    "then borrowing.",
+    "saturation": "Both borrow: the team that has borrowed less for its weight goes first.",
+    "inside": "Both borrow for one team: the project that has borrowed less for its weight goes first.",
+    "sum": "Both are of the same class: more points go first.",
+    "submitted": "Both have the same points: the earlier submission goes first.",
+    "id": "Both are alike in everything: the order of their ids decides.",
 }
 
 
@@ -45,6 +47,13 @@ def side_by_side(
     return table(columns, rows), _RULES[comparison.decided_by]
 
 
+def _row_json(row: Row) -> dict[str, Any]:
+    if row.name != "submitted":
+        return row._asdict()
+    first, second = (None if isinstance(at, str) else iso(at) for at in (row.first, row.second))
+    return {**row._asdict(), "first": first, "second": second}
+
+
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """All of it, for programs."""
     return {
@@ -52,7 +61,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "second": comparison.second.id,
         "comes_first": comparison.comes_first,
         "decided_by": comparison.decided_by,
-        "rows": [row._asdict() for row in comparison.rows],
+        "rows": [_row_json(row) for row in comparison.rows],
     }
 
 

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.cli.moment.request_words import account
-from dagster_gpufair.cli.output.tables import clock, plain
+from dagster_gpufair.cli.output.text import plain
+from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.requests import RequestRecord
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance, DagsterRun
 
+    from dagster_gpufair.cli.instance.opening import OpenLedger
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 _CANDIDATES = 10
 _NEWEST_RUNS = 5000
 """Dagster cannot look for the beginning of an id: so many of its newest runs are looked at."""
+
+
+def _not_empty(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter("is empty", param_hint="RUN_ID")
+    return value.strip()
+
+
+run_argument: Callable[[Command], Command] = click.argument("run_id", callback=_not_empty)
 
 
 def find_request(session: Session, beginning: str, now: float) -> RequestRecord | None:
@@ -51,6 +66,20 @@ def find_run(instance: DagsterInstance, beginning: str) -> DagsterRun | None:
     if len(ids) > 1:
         raise _ambiguous(beginning, [f"  {plain(id_, 250)}" for id_ in ids[:_CANDIDATES]])
     return instance.get_run_by_id(ids[0]) if ids else None
+
+
+def no_such_run(opened: OpenLedger, beginning: str) -> click.ClickException:
+    """Why the ledger has no such run: Dagster has none either, or it is not in this queue."""
+    run = find_run(opened.instance, beginning)
+    if run is None:
+        return click.ClickException(
+            f"No run of this Dagster instance has an id that begins with {plain(beginning)}. "
+            "`gpufair queue` shows those that wait."
+        )
+    return click.ClickException(
+        f"Run {plain(run.run_id, 250)} is not in the GPU ledger. `gpufair explain "
+        f"{plain(run.run_id, 250)}` says why."
+    )
 
 
 def _ambiguous(beginning: str, lines: list[str]) -> click.ClickException:

@@ -12,7 +12,9 @@ from dagster_gpufair.cli.moment.current import Moment, Waiter
 from dagster_gpufair.cli.moment.expected_start import Expected
 from dagster_gpufair.cli.moment.request_words import account
 from dagster_gpufair.cli.output.json_output import gpus, iso
-from dagster_gpufair.cli.output.tables import Column, age, plain, table
+from dagster_gpufair.cli.output.tables import Column, table
+from dagster_gpufair.cli.output.text import plain
+from dagster_gpufair.cli.output.times import age
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.policy.quantities import format_gpus
 
@@ -22,11 +24,11 @@ _OWN_TEAM = ("quota_exhausted", "borrow_limit", "ceiling")
 _COLUMNS = (
     Column("  run"),
     Column("team"),
-    Column("tier"),
+    Column("tier", drop=1),
     Column("GPUs", right=True),
     Column("since", right=True),
     Column("ends"),
-    Column(),
+    Column(drop=2),
 )
 
 
@@ -70,7 +72,7 @@ def holders_json(moment: Moment, leases: Sequence[LeaseRecord]) -> list[dict[str
             "ungated": lease.ungated,
         }
         for lease in leases
-        for ends in [_ends(moment, lease)]
+        for ends in [ends_of(moment, lease)]
     ]
 
 
@@ -82,20 +84,20 @@ def _by_end(leases: Sequence[LeaseRecord]) -> Sequence[LeaseRecord]:
     return sorted(leases, key=ends)
 
 
-def _ends(moment: Moment, lease: LeaseRecord) -> Expected:
-    """By its bound, and as such runs usually do."""
+def ends_of(moment: Moment, lease: LeaseRecord) -> Expected:
+    """When a lease ends: by its max_duration, and as such runs usually do."""
     latest = lease.to_lease().ends
     return Expected.of(latest, moment.usual_ends.get(lease.request_id))
 
 
 def _row(moment: Moment, lease: LeaseRecord) -> Sequence[str]:
-    how = "" if moment.is_covered(lease) else "beyond its team's quota"
+    how = "" if moment.is_covered(lease) else "borrowed"
     return (
         f"  {moment.names[lease.request_id]}",
         account(lease),
         plain(lease.tier),
         format_gpus(lease.gpus),
         age(moment.now - lease.started_at),
-        _ends(moment, lease).words(moment.now),
+        ends_of(moment, lease).words(moment.now),
         "without a grant" if lease.ungated else how,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from dagster_gpufair.cli.output.tables import sentence
+from dagster_gpufair.cli.output.text import sentence
 from dagster_gpufair.gate.tags import CPUS, GPUS, GPUS_PER_NODE, MAX_DURATION, MEMORY_GIB, POOL
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
@@ -32,10 +32,10 @@ def next_step(
     run = _Run(policy, request, pool, request.submitted if now is None else now, tried)
     if reason in ("insufficient_gpus", "quota_exhausted") and not run.is_in_policy:
         return (
-            "It starts once the policy has its team, tier and pool again. Else cancel it and launch it "
-            "with others: `gpufair policy show` says which there are."
+            "It starts once the policy has its team, tier and pool again. Otherwise cancel it and launch it "
+            "with other tags: `gpufair policy show` says which names there are."
         )
-    step = _STEPS.get(reason or "", "`gpufair queue` shows the whole line.")
+    step = _STEPS.get(reason or "", "`gpufair queue` shows all runs that wait.")
     return step if isinstance(step, str) else step(run)
 
 
@@ -115,12 +115,12 @@ class _Run:
 
     @property
     def has_windows(self) -> bool:
-        """Whether GPUs of its pool are kept for teams at certain times."""
+        """Whether GPUs of its pool are reserved for teams at certain times."""
         return any(window.pool == self.pool for window in self.policy.windows)
 
     @property
     def length_counts(self) -> bool:
-        """Whether GPUs that are kept in its pool could be had by what is over in time."""
+        """Whether a shorter run could use GPUs that are reserved in its pool, and release them in time."""
         if self.helpful is not None:
             return "max_duration" in self.helpful
         lane = self.policy.fast_lane.get(self.pool)
@@ -130,29 +130,32 @@ class _Run:
 
 def _quota_exhausted(run: _Run) -> str:
     allowed = allowance(run.policy, run.request, run.pool, run.now)
-    shows = "`gpufair teams` shows what there is."
+    shows = "`gpufair teams` shows its quota."
     if allowed.at == run.now:
         return (
-            "It starts once runs of its team end. More at once takes a larger quota, a grant for a time, "
-            f"or leave to borrow: {shows}"
+            "It starts once runs of its team end. To run more at once, the team needs a larger quota, a "
+            f"grant, or permission to borrow: {shows}"
         )
     smaller = ("takes fewer GPUs", run.at_most(allowed.most))
     ways = _ways((smaller, ("names one more pool", run.one_more_pool)))
     instead = f" A run that {ways} may start sooner." if ways else ""
     if allowed.at is not None:
         return (
-            "Its quota there is too small for it until a grant or a window of its team begins."
+            "The quota of its team is too small for it until a grant or a window of the team begins."
             f"{instead} `gpufair policy show` says when that is."
         )
     return (
-        f"Its quota there is too small for it, whichever runs end.{instead} As it is, it takes a "
-        f"larger quota, a grant for a time, or leave to borrow: {shows}"
+        f"The quota of its team is too small for it, whichever runs end.{instead} Without a change of its "
+        f"tags it needs a larger quota, a grant, or permission to borrow: {shows}"
     )
 
 
 def _borrow_limit(run: _Run) -> str:
     smaller = _once("runs of its team end", (("takes fewer GPUs", run.fewer),))
-    return f"{smaller}. More at once takes a higher borrow_limit or a grant: `gpufair teams` shows both."
+    return (
+        f"{smaller}. To run more at once, the team needs a higher borrow_limit or a grant: `gpufair teams` "
+        "shows its limits."
+    )
 
 
 def _ceiling(run: _Run) -> str:
@@ -161,21 +164,19 @@ def _ceiling(run: _Run) -> str:
 
 
 def _lower_priority(run: _Run) -> str:
-    said = (
-        "if it is over sooner" if run.request.max_duration else "if it says that it is over in time"
-    )
-    before = f", or before it {said} ({MAX_DURATION})" if run.length_counts else ""
+    shorter = "a shorter" if run.request.max_duration else "a short enough"
+    sooner = f", or sooner with {shorter} `{MAX_DURATION}`" if run.length_counts else ""
     return (
-        f"It starts after what the GPUs are kept for{before}: `gpufair queue` shows what is kept for "
-        "whom."
+        f"It starts after the run that these GPUs are reserved for{sooner}: `gpufair queue` shows what is "
+        "reserved for whom."
     )
 
 
 def _maintenance(run: _Run) -> str:
     elsewhere = (("names one more pool", run.one_more_pool),)
     return (
-        f"{_once('the nodes are back, or others are free', elsewhere)}: `gpufair pools` shows who took "
-        "which out, and why."
+        f"{_once('the nodes are back, or other GPUs are free', elsewhere)}: `gpufair pools` shows who took "
+        "which node into maintenance, and why."
     )
 
 
@@ -200,7 +201,7 @@ def _reserve_held(run: _Run) -> str:
 
 
 def _once(this: str, ways: Iterable[tuple[str, str]]) -> str:
-    """When it starts as it is, and with which tags it may start sooner, if with any."""
+    """When it starts with its tags, and with which others it may start sooner, if with any."""
     can = _ways(ways)
     return f"It starts once {this}" + (f"; a run that {can} may start sooner" if can else "")
 
@@ -224,9 +225,9 @@ _STEPS: dict[str, str | Callable[[_Run], str]] = {
     "insufficient_gpus": _insufficient_gpus,
     "fragmented": _fragmented,
     "reserve_held": _reserve_held,
-    "preempting": "Nothing is left to do: it starts once those that were given notice have gone.",
-    "paused": "It starts once the queue goes on.",
-    "approval": "A person has to approve that others are stopped for it.",
-    "run_limit": "It starts once fewer runs run, or with a higher limit in dagster.yaml.",
-    "environment": "It starts once its code location answers: Dagster's UI shows it under Deployment.",
+    "preempting": "You need to do nothing: it starts once the runs that were given notice are stopped.",
+    "paused": "It starts once the queue is resumed.",
+    "approval": "It starts once a person approves that other runs are stopped for it.",
+    "run_limit": "It starts once fewer runs are in progress, or with a higher limit in dagster.yaml.",
+    "environment": "It starts once its code location can be loaded: Dagster's UI shows it under Deployment.",
 }

@@ -9,7 +9,8 @@ from rich.console import RenderableType
 
 from dagster_gpufair.cli.moment.current import Moment
 from dagster_gpufair.cli.output.json_output import gpus, iso
-from dagster_gpufair.cli.output.tables import Column, plain, sentence, table
+from dagster_gpufair.cli.output.tables import Column, table
+from dagster_gpufair.cli.output.text import plain, sentence
 from dagster_gpufair.gate.tags import (
     CPUS,
     GPUS,
@@ -60,7 +61,7 @@ def would_start_with(
 ) -> Iterator[RenderableType]:
     """In parts to print."""
     if remedies is None:
-        yield f"What would start it now was not tried: more than {MOST_WAITING:,} runs wait."
+        yield f"Which tags would start it now was not tried: more than {MOST_WAITING:,} runs wait."
         return
     changes = [remedy for remedy in remedies if remedy.change != WAIT]
     if not changes:
@@ -69,7 +70,7 @@ def would_start_with(
     rows = [
         (
             f"  {_TAGS[remedy.change]}: {sentence(_value(request, remedy) or LEFT_OUT)}",
-            f"on {format_gpus(remedy.gpus)} × {plain(remedy.pool)}",
+            f"on {format_gpus(remedy.gpus)} {plain(remedy.pool)}",
         )
         for remedy in changes
     ]
@@ -77,7 +78,7 @@ def would_start_with(
 
 
 def fits_at(remedies: Sequence[Remedy] | None) -> float | None:
-    """When it fits as it is by the bounds of what runs, if nobody else comes."""
+    """When it fits as it is if running jobs use their full max_duration, and no other run arrives."""
     waits = (remedy for remedy in remedies or () if remedy.change == WAIT)
     return next((float(remedy.value) for remedy in waits), None)
 

@@ -11,15 +11,16 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.cli.explain.comparison import comparison_json, side_by_side
 from dagster_gpufair.cli.explain.runner_up import compared_before, of_one_source
 from dagster_gpufair.cli.moment.current import Moment, short_ids
+from dagster_gpufair.cli.moment.quota_words import quota_use
 from dagster_gpufair.cli.output.json_output import gpus, iso
-from dagster_gpufair.cli.output.tables import LONGEST_SENTENCE, age, clock, number, plain, sentence
+from dagster_gpufair.cli.output.text import LONGEST_SENTENCE, number, plain, sentence
+from dagster_gpufair.cli.output.times import age, clock
 from dagster_gpufair.engine.as_off import not_carried_out
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.quantities import format_gpus
-from dagster_gpufair.scheduling import wording
 from dagster_gpufair.scheduling.explain import Comparison
 from dagster_gpufair.scheduling.model import Class, Points
 from dagster_gpufair.scheduling.order import Standing
@@ -27,8 +28,8 @@ from dagster_gpufair.scheduling.order import Standing
 _SHORT = 120
 """Seconds: the times of what was shorter are told to the second."""
 _ONE_SOURCE = (
-    "Both are of one source, whose waiting counts anew from each of its starts: points for waiting and "
-    "source are left out."
+    "Both come from the same source. Its waiting time starts again with each of its runs, so the points "
+    "for waiting and source are left out."
 )
 
 
@@ -113,14 +114,14 @@ def _bound(lease: LeaseRecord) -> float | None:
 
 def _holds(lease: LeaseRecord, now: float) -> str:
     where = f" on {', '.join(plain(node) for node in sorted(lease.nodes))}" if lease.nodes else ""
-    what = f"{format_gpus(lease.gpus)} × {plain(lease.pool)}{where}"
+    what = f"{format_gpus(lease.gpus)} {plain(lease.pool)}{where}"
     since = clock(lease.started_at, now)
     if lease.released_at is not None:
-        return f"Held {what} {_held(lease.started_at, lease.released_at, now)}: {_ended(lease)}."
-    verb = "Uses" if lease.ungated else "Holds"
+        return f"It held {what} {_held(lease.started_at, lease.released_at, now)}: {_ended(lease)}."
+    verb = "It uses" if lease.ungated else "It holds"
     bound = _bound(lease)
-    until = "it ends" if bound is None else f"{clock(bound, now)} at most"
-    return f"{verb} {what} since {since} ({age(now - lease.started_at)}), until {until}."
+    until = "until it ends" if bound is None else f"until {clock(bound, now)} at the latest"
+    return f"{verb} {what} since {since} ({age(now - lease.started_at)}), {until}."
 
 
 def _held(start: float, end: float, now: float) -> str:
@@ -137,29 +138,49 @@ def _ended(lease: LeaseRecord) -> str:
 def _on_whose(lease: LeaseRecord, moment: Moment) -> Iterator[str]:
     """On whose quota it runs, and who may have the GPUs back before it ends."""
     if lease.ungated:
-        yield "It was not granted: this queue did not start it. Its GPUs count while it runs."
+        yield "This queue did not start it, so it has no grant. Its GPUs count as in use while it runs."
     holding = moment.snapshot.accounts.holding(lease.to_lease(), lease.pool)
     borrowed = moment.snapshot.running.borrowed(lease.team, lease.pool)
-    own, teams = (plain(wording.used(one), LONGEST_SENTENCE) for one in (holding, holding.team))
+    own, teams = (plain(quota_use(one), LONGEST_SENTENCE) for one in (holding, holding.team))
     if lease.request_id not in borrowed.inside:
-        yield f"The quota covers these GPUs ({own})."
+        yield f"Its GPUs are within the quota: {own}."
     elif lease.request_id not in borrowed.from_others:
         yield (
-            f"The quota of its team covers these GPUs ({teams}), its own account's does not ({own}). "
+            f"Its GPUs are within the quota of its team ({teams}), and over that of its project ({own}). "
             f"{_nobody(moment)}"
         )
     else:
-        yield (
-            f"It runs on borrowed GPUs: the quota of its team does not cover it whole ({teams}). "
-            f"{_nobody(moment)}"
-        )
+        yield f"{_counted_as_borrowed(lease, moment)}: {teams}. {_nobody(moment)}"
+
+
+def _counted_as_borrowed(lease: LeaseRecord, moment: Moment) -> str:
+    """Why its GPUs are borrowed; by design §4 the quota goes to higher tiers first, then to older leases."""
+    if lease.class_ is not Class.GUARANTEED:
+        return "Its GPUs are borrowed"
+    its_tier = moment.policy.tiers.get(lease.tier)
+    first = [
+        other
+        for other in moment.leases
+        if (other.team, other.pool) == (lease.team, lease.pool)
+        and moment.is_covered(other)
+        and its_tier is not None
+        and (tier := moment.policy.tiers.get(other.tier)) is not None
+        and tier.points > its_tier.points
+    ]
+    named = " and ".join(
+        f"{moment.names[other.request_id]} ({plain(other.tier)})" for other in first[:2]
+    )
+    because = (
+        f", because {named} use{'s' if len(first) == 1 else ''} the quota first" if named else ""
+    )
+    return f"It started within the quota; its GPUs count as borrowed now{because}"
 
 
 def _nobody(moment: Moment) -> str:
-    """Nobody takes anything back in this version, whatever the policy says."""
-    nobody = "Nobody can take them back before it ends: this version stops no running work"
+    """Nothing is stopped in this version, whatever the policy says."""
+    nobody = "It is not stopped for other runs: this version stops no running work"
     said = " and ".join(plain(key) for key in not_carried_out(moment.written))
-    return f"{nobody}, though the policy has {said}." if said else f"{nobody}."
+    return f"{nobody}, although the policy has {said}." if said else f"{nobody}."
 
 
 def _why_then(
@@ -175,19 +196,22 @@ def _why_then(
         f"{number(judged.points.score)} points."
     )
     if compared is None:
-        yield f"Nothing else waited in {plain(lease.pool)} then."
+        yield f"No other run waited in {plain(lease.pool)} then."
         return
     names = short_ids([compared.first.id, compared.second.id])
     other, reason = names[compared.second.id], sentence(str(grant["beside"].get("reason")))
     if compared.comes_first == judged.id:
-        yield (
-            f"The best that waited in {plain(lease.pool)} after that pass was {other} ({reason})."
-        )
+        yield f"Next in line for {plain(lease.pool)} after that pass was {other}{_because(reason)}."
         title = f"why it came before {other}"
     else:
-        yield f"{other} ranks higher, but waited: {reason} after that pass."
+        yield f"A run that ranks higher had to wait then: {other}{_because(reason)}."
         title = f"why {other} ranks higher"
     yield from side_by_side(compared, title, names, now)
+
+
+def _because(reason: str) -> str:
+    """Why a run waited, after its name."""
+    return ", whose code location was unavailable" if reason == "environment" else f" ({reason})"
 
 
 def _next(lease: LeaseRecord) -> str:

@@ -14,20 +14,13 @@ from dagster_gpufair.cli.explain.next_steps import next_step
 from dagster_gpufair.cli.explain.remedies import fits_at, remedies_of, remedy_json, would_start_with
 from dagster_gpufair.cli.moment.current import Moment, Waiter
 from dagster_gpufair.cli.moment.expected_start import UNKNOWN
-from dagster_gpufair.cli.moment.request_words import account, asked, points_json, waiter_json
-from dagster_gpufair.cli.moment.reservations import kept, reservation_json
+from dagster_gpufair.cli.moment.request_words import account, asked
+from dagster_gpufair.cli.moment.reservations import reservation_json, reserved
+from dagster_gpufair.cli.moment.waiting_json import points_json, waiter_json
 from dagster_gpufair.cli.output.json_output import gpus
-from dagster_gpufair.cli.output.tables import (
-    Column,
-    age,
-    clock,
-    counted,
-    number,
-    plain,
-    sentence,
-    table,
-    whole_sentence,
-)
+from dagster_gpufair.cli.output.tables import Column, table
+from dagster_gpufair.cli.output.text import counted, number, plain, sentence, whole_sentence
+from dagster_gpufair.cli.output.times import age, clock
 from dagster_gpufair.cli.policy.would_stop import not_in_this_version, stop_json
 from dagster_gpufair.engine.as_off import not_carried_out, would_stop
 from dagster_gpufair.engine.would_stop import remark
@@ -66,7 +59,7 @@ class _Story:
             yield self._expected()
             its = self._reservation()
             if its is not None:
-                yield f"Kept for it: {kept(its, moment.now)}."
+                yield f"Reserved for it: {reserved(its, moment.now)}."
             yield from _after_a_gap(in_the_way(moment, waiter))
             yield from _after_a_gap(self._comparison_parts())
             yield from _after_a_gap(self._those_ahead())
@@ -114,7 +107,7 @@ class _Story:
         }
 
     def _comparison(self) -> Comparison | None:
-        """With whom GPUs are kept for, else with the first in line that only the decision holds up."""
+        """With the owner of a reservation in its way, else with the first in line that nothing blocks."""
         moment, waiter = self._moment, self._waiter
         blocked = moment.state.blocked
         others = requests_in_the_way(moment, waiter)
@@ -151,19 +144,19 @@ class _Story:
         if expected != UNKNOWN:
             return expected.sentence(moment.now)
         if waiter.request.id in moment.state.blocked:
-            return "When it starts depends on that, and is not known."
+            return "When it starts is not known: it depends on that."
         unbounded = sum(lease.max_duration is None for lease in self._holding)
+        pool = plain(waiter.pool)
         why = (
-            f": {unbounded} of {counted(len(self._holding), 'run')} that "
-            f"hold{'s' if len(self._holding) == 1 else ''} {plain(waiter.pool)} "
-            f"do{'es' if unbounded == 1 else ''} not say how long (tag gpufair/max_duration)."
+            f": {unbounded} of {counted(len(self._holding), 'run')} on {pool} "
+            f"{'has' if unbounded == 1 else 'have'} no gpufair/max_duration."
             if unbounded
             else " yet."
         )
         fits = fits_at(self._remedies) if waiter.reason != "ceiling" else None
         fits_by = (
-            f" It fits by {clock(fits, moment.now)} at the latest, if none of those ahead takes what "
-            "comes free."
+            f" It fits by {clock(fits, moment.now)} at the latest, if no run ahead of it takes the GPUs "
+            "that are released until then."
             if fits is not None and self._ahead
             else ""
         )
@@ -174,16 +167,16 @@ class _Story:
         pool = plain(waiter.pool)
         score = f"{number(waiter.points.score)} points as {waiter.class_.words}"
         if not self._ahead:
-            yield f"Nothing is ahead of it in {pool}; it has {score}."
+            yield f"No run is ahead of it in {pool}; it has {score}."
             return
-        yield f"Ahead of it in {pool}, with its {score}:"
+        yield f"Ahead of it in {pool} (it has {score}):"
         columns = [
             Column("  #", right=True),
             Column("run"),
             Column("team"),
-            Column("tier"),
+            Column("tier", drop=2),
             Column("asks", right=True),
-            Column("class"),
+            Column("class", drop=1),
             Column("points", right=True),
             Column("starts"),
         ]
@@ -209,7 +202,7 @@ class _Story:
             return
         if self._would_stop is None:
             said = not_in_this_version(self._not_carried_out)
-            yield f"{said}; it would stop nothing for this run now."
+            yield f"{said}; it would stop no other run for this one now."
         else:
             yield sentence(remark(self._moment.written, self._would_stop).sentence)
 
@@ -235,9 +228,9 @@ def _after_a_gap(parts: Iterator[RenderableType]) -> Iterator[RenderableType]:
 def _waits(moment: Moment, waiter: Waiter) -> str:
     request = waiter.request
     since = f"since {clock(request.submitted, moment.now)} ({age(moment.now - request.submitted)})"
-    what = f"Waits for {asked(request)} × {plain(waiter.pool)} {since}"
+    what = f"It waits for {asked(request)} {plain(waiter.pool)} {since}"
     if waiter.place is None:
-        return f"{what}, and starts when the queue daemon next passes."
+        return f"{what}, and starts on the daemon's next pass."
     return f"{what}: {waiter.reason}, place {waiter.place} in {plain(waiter.pool)}."
 
 

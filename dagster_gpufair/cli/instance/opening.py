@@ -3,7 +3,7 @@
 ``--instance`` names it; else ``DAGSTER_HOME`` does, also from a ``.env`` file here. Without both,
 ``dagster dev`` keeps a temporary home in the folder that it runs in, configured by the ``dagster.yaml``
 beside it: that is the one a person in that folder means. Dagster is imported only when it is needed,
-since it takes a second.
+since it takes a second: most commands read the ledger alone (`storage_settings`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
+from sqlalchemy import URL
 
-from dagster_gpufair.cli.output.tables import sentence
+from dagster_gpufair.cli.instance.storage_settings import ledger_by_settings
+from dagster_gpufair.cli.output.text import sentence
 from dagster_gpufair.ledger import status
-from dagster_gpufair.ledger.connect import LedgerError, ledger_of
+from dagster_gpufair.ledger.connect import Ledger, LedgerError, ledger_of
 from dagster_gpufair.ledger.status import DAEMON
 from dagster_gpufair.ledger.writer import TURN_LASTS
 from dagster_gpufair.policy.loading import read_policy
@@ -30,18 +32,8 @@ if TYPE_CHECKING:
 
     from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 DEV_HOME = ".tmp_dagster_home_"
 """How the names of the temporary homes of ``dagster dev`` begin."""
-
-instance_option: Callable[[Command], Command] = click.option(
-    "--instance",
-    "home",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The Dagster instance's folder, or the one that `dagster dev` runs in "
-    "[default: DAGSTER_HOME, else that of `dagster dev` here].",
-)
 
 
 class Home(NamedTuple):
@@ -49,6 +41,50 @@ class Home(NamedTuple):
 
     folder: Path
     config: Path
+
+
+class OpenLedger:
+    """The ledger of an instance, and the instance itself for what only Dagster knows.
+
+    The instance is opened when it is first asked for.
+    """
+
+    def __init__(self, open_it: Callable[[], DagsterInstance], url: URL | None = None):
+        self._open_it = open_it
+        self._instance: DagsterInstance | None = None
+        self.ledger = Ledger(url) if url is not None else ledger_of(self.instance)
+
+    @property
+    def instance(self) -> DagsterInstance:
+        """The Dagster instance.
+
+        Raises:
+            click.ClickException: if it cannot be opened.
+        """
+        if self._instance is None:
+            self._instance = self._open_it()
+        return self._instance
+
+
+@contextmanager
+def opened_ledger(given: Path | None) -> Iterator[OpenLedger]:
+    """The ledger of the instance that is meant, for as long as it is needed.
+
+    Raises:
+        click.ClickException: if there is none, or it cannot be opened.
+    """
+    if Path(".env").exists():
+        # What it sets may say which instance is meant, and how its database is reached.
+        with opened(given) as instance:
+            yield OpenLedger(lambda: instance)
+        return
+    home = find_home(given)
+    with ExitStack() as stack:
+        url = ledger_by_settings(home.folder, home.config)
+        found = OpenLedger(lambda: stack.enter_context(_open(home)), url)
+        if url is not None:
+            stack.callback(found.ledger.dispose)
+        yield found
 
 
 @contextmanager
@@ -97,8 +133,15 @@ def coordinator_of(instance: DagsterInstance) -> GpuFairRunCoordinator | None:
         coordinator = instance.run_coordinator
     except Exception as error:
         # Whatever the class that dagster.yaml names may raise.
+        from dagster_gpufair.cli.instance.config_errors import in_short
+
+        file = Path(instance.root_directory) / "dagster.yaml"
+        if not file.exists():
+            # `dagster dev` keeps its files in a folder of its own beside it.
+            file = file.parent.parent / file.name
         raise click.ClickException(
-            f"The instance's run coordinator cannot be loaded: {_first_line(error)}"
+            "The instance's run coordinator cannot be loaded: "
+            f"{in_short(error, file, 'run_coordinator.config')}"
         ) from error
     return coordinator if isinstance(coordinator, GpuFairRunCoordinator) else None
 
@@ -118,8 +161,8 @@ def no_policy(instance: DagsterInstance) -> click.ClickException:
     except PolicyError as error:
         return click.ClickException(error.report("so no GPU policy is in force"))
     return click.ClickException(
-        f"No GPU policy is in force yet: {path} is taken up when the queue daemon first passes, or "
-        "a GPU run is submitted. Is `dagster dev` or `dagster-daemon run` running?"
+        f"No GPU policy is in force yet: {path} is adopted on the daemon's first pass, or when a GPU "
+        "run is submitted. Start `dagster dev` or `dagster-daemon run`."
     )
 
 
@@ -141,8 +184,10 @@ def _open(home: Home) -> Iterator[DagsterInstance]:
         # Whatever the classes that a dagster.yaml names may raise.
         instance = open_instance(home.folder, home.config)
     except Exception as error:
+        from dagster_gpufair.cli.instance.config_errors import in_short
+
         raise click.ClickException(
-            f"The Dagster instance in {home.folder} cannot be opened: {_first_line(error)}"
+            f"The Dagster instance cannot be opened: {in_short(error, home.config / 'dagster.yaml')}"
         ) from error
     with instance:
         yield instance
@@ -172,19 +217,27 @@ def _the_one_alive(homes: Sequence[Path]) -> Path:
 
 def _followed_ledger(home: Path) -> str | None:
     """The database of a home's ledger, if a queue daemon passed there a moment ago."""
+    url = ledger_by_settings(home, home.parent)
     try:
-        with _open(Home(home, home.parent)) as instance:
-            ledger = ledger_of(instance)
-            if (
-                ledger.url.get_backend_name() == "sqlite"
-                and not Path(str(ledger.url.database)).exists()
-            ):
-                return None
-            with ledger.reading() as session:
-                last = status.get(session, DAEMON)
+        if url is None:
+            with _open(Home(home, home.parent)) as instance:
+                return _if_followed(ledger_of(instance))
+        ledger = Ledger(url)
+        try:
+            return _if_followed(ledger)
+        finally:
+            ledger.dispose()
     except (LedgerError, click.ClickException):
         return None
-    return str(ledger.url) if last and time.time() - last["at"] < TURN_LASTS else None
+
+
+def _if_followed(ledger: Ledger) -> str | None:
+    url = ledger.url
+    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+        return None
+    with ledger.reading() as session:
+        last = status.get(session, DAEMON)
+    return str(url) if last and time.time() - last["at"] < TURN_LASTS else None
 
 
 def _none_here(here: Path) -> str:
@@ -195,8 +248,3 @@ def _none_here(here: Path) -> str:
     if (here / "dagster.yaml").exists():
         message += " `--instance .` uses the dagster.yaml of this folder."
     return message
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return sentence(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import click
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.cli.instance.opening import no_policy
+from dagster_gpufair.cli.instance.opening import OpenLedger, coordinator_of, no_policy
 from dagster_gpufair.cli.moment.expected_start import UNKNOWN, Expected, expected_starts
-from dagster_gpufair.cli.output.tables import LONGEST_SENTENCE, plain
+from dagster_gpufair.cli.output.text import LONGEST_SENTENCE, plain
 from dagster_gpufair.engine.as_off import as_off
 from dagster_gpufair.ledger import durations, leases, nodes, policies, status
 from dagster_gpufair.ledger.leases import LeaseRecord
@@ -40,25 +41,26 @@ from dagster_gpufair.scheduling.places import places
 from dagster_gpufair.scheduling.plan import plan
 from dagster_gpufair.scheduling.snapshot import Snapshot
 
-if TYPE_CHECKING:
-    from dagster import DagsterInstance
-
 SHORT = 8
 """Characters of a run's id that Dagster's UI shows."""
 
 
 @dataclass(frozen=True)
 class Daemon:
-    """The last word of the queue daemon, and whether it should have said more by now."""
+    """The last word of the queue daemon, and whether it should have said more by now.
+
+    ``trouble`` is what is wrong with ``dagster.yaml``, of a daemon that is overdue.
+    """
 
     last_pass: float | None
     host: str | None
     overdue: bool
+    trouble: str | None = None
 
 
 @dataclass(frozen=True)
 class Waiter:
-    """A request in the line of a pool. One that starts at the next pass has no place and no reason.
+    """A request in the line of a pool. One that starts on the next pass has no place and no reason.
 
     ``blockers`` names who else is in the way: requests, leases or accounts, as the reason has it.
     """
@@ -143,7 +145,7 @@ class Moment:
         )
 
     def borrowed_in(self, pool: str) -> int:
-        """GPUs that teams use above their quotas in a pool, in thousandths."""
+        """GPUs that teams use over their quotas in a pool, in thousandths."""
         teams = {lease.team for lease in self.state.leases if lease.pool == pool}
         accounts = self.snapshot.accounts
         return sum(accounts.account(Account(team), pool).team.overage for team in teams)
@@ -159,12 +161,12 @@ class Moment:
         return self.starts_at.get(request_id, UNKNOWN)
 
     def reservations_in(self, pool: str) -> Sequence[Reservation]:
-        """What is kept for requests in a pool."""
-        return [kept for kept in self.plan.reservations if kept.pool == pool]
+        """The reservations in a pool."""
+        return [each for each in self.plan.reservations if each.pool == pool]
 
     @cached_property
     def lines(self) -> Mapping[str, Sequence[Waiter]]:
-        """By pool, all that wait there: first those that start at the next pass, then by place."""
+        """By pool, all that wait there: first those that start on the next pass, then by place."""
         lines: dict[str, list[Waiter]] = {}
         for start in self.plan.starts:
             lines.setdefault(start.pool, []).append(
@@ -176,7 +178,7 @@ class Moment:
                     saturation=start.saturation,
                     points=start.points,
                     reason=None,
-                    said="starts when the queue daemon next passes.",
+                    said="starts on the daemon's next pass",
                 )
             )
         for pool, waiting in self._waiting().items():
@@ -211,8 +213,8 @@ class Moment:
         return lines
 
 
-def read_moment(instance: DagsterInstance, session: Session, now: float) -> Moment:
-    """The moment as the ledger has it.
+def read_moment(opened: OpenLedger, session: Session, now: float) -> Moment:
+    """The moment as the ledger has it, and what is wrong with the instance if its daemon is gone.
 
     Raises:
         click.ClickException: if no policy is in force.
@@ -220,7 +222,7 @@ def read_moment(instance: DagsterInstance, session: Session, now: float) -> Mome
     """
     version = policies.in_force(session)
     if version is None:
-        raise no_policy(instance)
+        raise no_policy(opened.instance)
     written = parse_policy(version.document, f"policy v{version.version}")
     policy = as_off(written)
     return Moment(
@@ -229,7 +231,7 @@ def read_moment(instance: DagsterInstance, session: Session, now: float) -> Mome
         policy=policy,
         written=written,
         file_trouble=status.get(session, POLICY_FILE),
-        daemon=_daemon(session, now),
+        daemon=_daemon(opened, session, now),
         state=state_of(session, policy, now),
         leases=leases.open_leases(session),
         cordons=nodes.cordoned(session),
@@ -248,9 +250,21 @@ def short_ids(ids: Iterable[str]) -> Mapping[str, str]:
     }
 
 
-def _daemon(session: Session, now: float) -> Daemon:
+def _daemon(opened: OpenLedger, session: Session, now: float) -> Daemon:
     said = status.get(session, DAEMON)
     if not said:
-        return Daemon(None, None, overdue=True)
-    host = str(said.get("host", "")).partition(" ")[0]
-    return Daemon(said["at"], host or None, overdue=now - said["at"] > TURN_LASTS)
+        return Daemon(None, None, overdue=True, trouble=_trouble(opened))
+    host = str(said.get("host", "")).partition(" ")[0] or None
+    overdue = now - said["at"] > TURN_LASTS
+    return Daemon(said["at"], host, overdue, _trouble(opened) if overdue else None)
+
+
+def _trouble(opened: OpenLedger) -> str | None:
+    """Why the daemon cannot run, if that is because of ``dagster.yaml``."""
+    try:
+        ours = coordinator_of(opened.instance) is not None
+    except click.ClickException as error:
+        return error.message
+    if ours:
+        return None
+    return "The run coordinator in dagster.yaml is not GpuFairRunCoordinator, so no GPU run starts."

@@ -1,11 +1,11 @@
-"""When something starts or ends: at the latest, by what is bounded; and about when, by what is usual."""
+"""When something starts or ends: at the latest, as limits say; and about when, by what is usual."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dagster_gpufair.cli.output.tables import clock
+from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.forecast import STEPS, forecast
 from dagster_gpufair.scheduling.model import State
@@ -17,8 +17,8 @@ _REQUESTS = 100_000
 class Expected(NamedTuple):
     """A start or an end, in seconds since the epoch. None where nothing tells.
 
-    ``latest`` follows from bounds alone (``gpufair/max_duration``); ``about`` from how long such runs
-    have usually taken, where that is sooner. A start also takes that nothing better comes.
+    ``latest`` follows from limits alone (``gpufair/max_duration``); ``about`` from how long such runs
+    have usually taken, where that is sooner. A start also supposes that no higher-priority run arrives.
     """
 
     latest: float | None = None
@@ -31,7 +31,7 @@ class Expected(NamedTuple):
         return cls(latest, usual if says_more else None)
 
     def words(self, now: float) -> str:
-        """``now``, ``about 14:20``, ``by 14:20``, or ``?``."""
+        """``now``, ``about 14:20 CET``, ``by 14:20 CET``, or ``?``."""
         at = self.latest if self.about is None else self.about
         if at is None:
             return "?"
@@ -41,17 +41,18 @@ class Expected(NamedTuple):
 
     def sentence(self, now: float) -> str:
         """The same, with what it rests on."""
-        if self.about is not None:
-            latest = "" if self.latest is None else f"; by {clock(self.latest, now)} at the latest"
-            return (
-                f"Expected to start about {clock(self.about, now)}, if what runs takes as long as its "
-                f"jobs usually do{latest}. Unless something better comes."
-            )
-        if self.latest is None:
+        if self.latest is None and self.about is None:
             return "When it starts is not known."
+        latest = (
+            f"by {clock(self.latest, now)} at the latest, if running jobs use their full max_duration"
+            if self.latest is not None
+            else ""
+        )
+        if self.about is None:
+            return f"It starts {latest} and no higher-priority run arrives."
         return (
-            f"Starts by {clock(self.latest, now)} at the latest, by the bounds of what runs, unless "
-            "something better comes."
+            f"It starts about {clock(self.about, now)}, if running jobs take as long as they usually "
+            f"do and no higher-priority run arrives{f'; {latest}' if latest else ''}."
         )
 
 

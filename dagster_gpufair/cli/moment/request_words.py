@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dagster_gpufair.cli.moment.current import Moment, Waiter
-from dagster_gpufair.cli.output.json_output import gpus, iso
-from dagster_gpufair.cli.output.tables import plain
-from dagster_gpufair.ledger.leases import LeaseRecord
-from dagster_gpufair.ledger.requests import RequestRecord
+from dagster_gpufair.cli.output.json_output import gpus
+from dagster_gpufair.cli.output.text import plain
 from dagster_gpufair.policy.quantities import format_gpus
-from dagster_gpufair.scheduling.model import Account, Lease, Points, Request
+from dagster_gpufair.scheduling.model import Account, Lease, Request
+
+if TYPE_CHECKING:
+    from dagster_gpufair.ledger.leases import LeaseRecord
+    from dagster_gpufair.ledger.requests import RequestRecord
 
 
 def asked(request: Request) -> str:
@@ -31,6 +32,13 @@ def who(of: Request | Lease) -> str:
     return f"{account(of)}, {plain(of.tier)}, {count} GPU{'' if count == '1' else 's'}"
 
 
+def title(record: RequestRecord) -> str:
+    """``3f2a91c0-… · nlp/pretrain milestone · train``."""
+    whose = f"{account(record)} {plain(record.tier)}".strip()
+    parts = (plain(record.run_id, 250), whose, plain(record.job_name))
+    return " · ".join(part for part in parts if part)
+
+
 def of_json(of: Request | Lease) -> dict[str, Any]:
     """Whose it is and how large, for programs."""
     return {
@@ -39,39 +47,4 @@ def of_json(of: Request | Lease) -> dict[str, Any]:
         "project": of.project,
         "tier": of.tier,
         "gpus": gpus(of.gpus),
-    }
-
-
-def waiter_json(moment: Moment, waiter: Waiter, record: RequestRecord) -> dict[str, Any]:
-    """A request in line, for programs."""
-    request = waiter.request
-    expected = moment.expected(request.id)
-    return {
-        "run": record.run_id,
-        "job": record.job_name,
-        "team": request.team,
-        "project": request.project,
-        "tier": request.tier,
-        "pool": waiter.pool,
-        "place": waiter.place,
-        "gpus": gpus(request.gpus),
-        "min_gpus": gpus(request.min_gpus),
-        "submitted": iso(request.submitted),
-        "waited_seconds": round(max(0.0, moment.now - request.submitted), 3),
-        "class": waiter.class_.label,
-        "saturation": round(waiter.saturation, 6),
-        "points": points_json(waiter.points),
-        "reason": waiter.reason,
-        "message": waiter.message,
-        "blockers": list(waiter.blockers),
-        "about": iso(expected.about),
-        "at_the_latest": iso(expected.latest),
-    }
-
-
-def points_json(points: Points) -> dict[str, float]:
-    """Each by its name, and their sum."""
-    return {
-        **{name: round(value, 3) for name, value in points._asdict().items()},
-        "sum": round(points.score, 3),
     }

@@ -11,6 +11,10 @@ import click
 
 from dagster_gpufair.policy.quantities import gpus_number
 
+SCHEMA = 1
+"""The form of all JSON. It is raised when a key is removed or means something else, not when one is
+added; docs/json.md has it."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 
 
@@ -29,4 +33,4 @@ def gpus(thousandths: int | None) -> int | float | None:
 
 def show_json(data: Mapping[str, Any]) -> None:
     """Print it. All but ASCII is escaped: what a program reads, a terminal must not act on."""
-    click.echo(json.dumps(data, indent=2, allow_nan=False))
+    click.echo(json.dumps({"schema": SCHEMA, **data}, indent=2, allow_nan=False))

@@ -1,138 +1,108 @@
-"""What people read in a terminal: tables and sentences, amounts and times, and no text that acts.
+"""What people read in a terminal: tables, headlines and sentences that fit its width.
 
-Names and messages come from tags, jobs and errors that anybody may have written. `plain` shows what in
-them would act on a terminal; nothing is ever read as rich's markup. What does not go to a terminal has
-no colours, no padding, and one line for each row.
+Nothing is ever read as rich's markup. What does not go to a terminal has no colours and no padding, and
+one line for each row, unless ``COLUMNS`` says how wide it may be.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import click
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from dagster_gpufair.policy.quantities import format_duration
-
-LONGEST_NAME = 48
-LONGEST_SENTENCE = 2000
-"""Characters; what is longer is cut, so that one text does not hide all others."""
-_LEAST_ROOM = 40
-_FIRST_WORDS = frozenset(
-    ("a", "an", "asset", "assets", "it", "no", "team", "the", "these", "this", "tier", "unknown")
-)
-"""Words that messages begin with. Others may be names, which are told as they are written."""
+LEAST_ROOM = 40
+"""Columns that a text needs to stand beside the others; with less it stands below its row."""
+_GAP = 2
+_LEAST_WIDTH = 8
+"""Columns of a cell that has to be folded."""
 _WIDTH_ELSEWHERE = 4000
-"""Columns: what a text needs that is told in a table, and what there are where it is no terminal."""
+"""Columns where it is no terminal."""
+
+Cell = str | Text
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. Only one that ``wraps`` may become narrower than its cells."""
+    """A column of a table. Only a last one that ``wraps`` may become narrower than its cells.
+
+    Where the terminal is too narrow, columns with a ``drop`` are left out, the highest first.
+    """
 
     title: str = ""
     right: bool = False
     wraps: bool = False
-
-
-def plain(text: str, longest: int = LONGEST_NAME) -> str:
-    """The text on one line, with everything that is not printable as its escape: ``\\x1b``, ``\\n``."""
-    escaped = "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape").decode()
-        for sign in text[: longest + 1]
-    )
-    return escaped if len(escaped) <= longest else f"{escaped[: longest - 1]}…"
-
-
-def sentence(text: str) -> str:
-    """A message as `plain` text, cut only where no message ever ends."""
-    return plain(text, LONGEST_SENTENCE)
-
-
-def whole_sentence(text: str) -> str:
-    """The same with a capital, unless it begins with a name, and a period at its end."""
-    first = text.partition(" ")[0]
-    if first in _FIRST_WORDS:
-        text = text[:1].upper() + text[1:]
-    if text and text[-1] not in ".!?":
-        text += "."
-    return sentence(text).replace(". the rest of ", ". The rest of ")
-
-
-def number(value: float, decimals: int = 0) -> str:
-    """``3568.2`` → ``3,568``."""
-    return f"{value:,.{decimals}f}"
-
-
-def percent(part: float) -> str:
-    """``0.333`` → ``33 %``."""
-    return f"{part:.0%}".replace("%", " %")
-
-
-def age(seconds: float) -> str:
-    """``41m``, ``1h12m``, ``3d4h``; below a minute ``42s``."""
-    whole = max(0, int(seconds))
-    return format_duration(whole if whole < 60 else whole // 60 * 60)
-
-
-def clock(at: float, now: float, seconds: bool = False) -> str:
-    """A time of day in the local zone, with the day where it is not the day of ``now``."""
-    when = time.localtime(at)
-    day = "" if when[:3] == time.localtime(now)[:3] else "%Y-%m-%d "
-    return time.strftime(f"{day}%H:%M:%S" if seconds else f"{day}%H:%M", when)
-
-
-def counted(count: int, what: str) -> str:
-    """``1 run``, ``3 runs``."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    drop: int = 0
 
 
 class _Rows:
-    """Rows in columns of which none is ever cut.
+    """Rows that are never wider than what they are printed to.
 
-    A last column that wraps does so beside the others where there is room, else it is told below
-    each row.
+    The least important columns are left out first, and the widest cells folded last. A last column that
+    wraps does so beside the others where there is room, else it stands below each row.
     """
 
-    def __init__(self, columns: Sequence[Column], rows: Iterable[Sequence[str]]):
+    def __init__(self, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]):
         self._columns = columns
-        self._rows = list(rows)
+        self._rows = [[_text(cell) for cell in row] for row in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        told_below = self._columns[-1].wraps
-        fixed = self._table(self._columns[:-1] if told_below else self._columns)
-        needed = Measurement.get(console, options.update(max_width=_WIDTH_ELSEWHERE), fixed).maximum
-        if told_below and options.max_width - needed >= _LEAST_ROOM:
-            yield self._table(self._columns)
+        room = options.max_width
+        wraps = bool(self._columns) and self._columns[-1].wraps
+        fixed = list(range(len(self._columns) - wraps))
+        widths = {at: self._widest(at) for at in range(len(self._columns))}
+        while _sum(widths, fixed) > room:
+            droppable = [at for at in fixed if self._columns[at].drop]
+            if not droppable:
+                break
+            fixed.remove(max(droppable, key=lambda at: self._columns[at].drop))
+        left = room - _sum(widths, fixed) - _GAP
+        if wraps and left >= min(LEAST_ROOM, widths[len(self._columns) - 1]):
+            last = len(self._columns) - 1
+            widths[last] = min(left, widths[last])
+            yield self._table([*fixed, last], widths, [None, *self._rows])
             return
-        lines = console.render_lines(fixed, options.update(width=needed), pad=False)
-        for line, row in zip(lines, [(), *self._rows], strict=True):
-            yield Segments([*line, Segment.line()])
-            if told_below and row and row[-1]:
-                yield Padding(Text(row[-1]), (0, 0, 0, 4))
-
-    def _table(self, columns: Sequence[Column]) -> Table:
-        made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for column in columns:
-            made.add_column(
-                Text(column.title),
-                justify="right" if column.right else "left",
-                no_wrap=not column.wraps,
-                overflow="fold",
-            )
+        folded = _narrowed(widths, fixed, room)
+        # What cannot be folded any more is printed past the edge: half a name helps nobody.
+        wide = options.update(max_width=max(room, _sum(folded, fixed)))
+        if not wraps:
+            yield from _lines(console, wide, self._table(fixed, folded, [None, *self._rows]))
+            return
+        yield from _lines(console, wide, self._table(fixed, folded, [None]))
         for row in self._rows:
-            made.add_row(*(Text(cell) for cell in row[: len(columns)]))
+            yield from _lines(console, wide, self._table(fixed, folded, [row]))
+            if row[-1].plain:
+                yield Padding(row[-1], (0, 0, 0, 4))
+
+    def _widest(self, at: int) -> int:
+        return max(cell_len(self._columns[at].title), *(row[at].cell_len for row in self._rows), 0)
+
+    def _table(
+        self, shown: Sequence[int], widths: dict[int, int], rows: Sequence[Sequence[Text] | None]
+    ) -> Table:
+        """``None`` stands for the titles."""
+        made = Table.grid(padding=(0, _GAP, 0, 0))
+        for at in shown:
+            column = self._columns[at]
+            made.add_column(
+                width=widths[at], justify="right" if column.right else "left", overflow="fold"
+            )
+        for row in rows:
+            if row is None:
+                made.add_row(*(Text(self._columns[at].title, style="bold") for at in shown))
+            else:
+                made.add_row(*(row[at] for at in shown))
         return made
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> RenderableType:
+def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> RenderableType:
     """A table without lines around it."""
     return _Rows(columns, rows)
 
@@ -143,8 +113,13 @@ def headline(text: str) -> RenderableType:
 
 
 def warning(text: str) -> RenderableType:
-    """Something that is not as it should be."""
+    """Something that a person should look at."""
     return Text(text, style="yellow")
+
+
+def alarm(text: str) -> RenderableType:
+    """Something that keeps the queue from working until a person acts."""
+    return Text(text, style="red")
 
 
 def under(part: RenderableType) -> RenderableType:
@@ -152,15 +127,54 @@ def under(part: RenderableType) -> RenderableType:
     return Padding(part, (0, 0, 0, 2))
 
 
-def show(*parts: RenderableType) -> None:
-    """Print these, one under the other."""
+def new_console() -> Console:
+    """Standard output, as wide as it is: where it is no terminal, as wide as a line may get."""
     console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         console.width = _WIDTH_ELSEWHERE
+    return console
+
+
+def rendered(*parts: RenderableType) -> str:
+    """These as they would be printed, one under the other."""
+    console = new_console()
     with console.capture() as printed:
         for part in parts:
             console.print(part, crop=False)
     text = printed.get()
     if not console.is_terminal:
         text = "\n".join(line.rstrip() for line in text.split("\n"))
-    click.echo(text, nl=False, color=console.is_terminal)
+    return text
+
+
+def show(*parts: RenderableType) -> None:
+    """Print these, one under the other."""
+    click.echo(rendered(*parts), nl=False, color=new_console().is_terminal)
+
+
+def _lines(console: Console, options: ConsoleOptions, part: Table) -> Iterator[RenderableType]:
+    for line in console.render_lines(part, options, pad=False):
+        yield Segments([*line, Segment.line()])
+
+
+def _text(cell: Cell) -> Text:
+    return cell if isinstance(cell, Text) else Text(cell)
+
+
+def _sum(widths: dict[int, int], shown: Sequence[int]) -> int:
+    return sum(widths[at] for at in shown) + _GAP * max(0, len(shown) - 1)
+
+
+def _narrowed(widths: dict[int, int], shown: Sequence[int], room: int) -> dict[int, int]:
+    """Widths with which all fits, taken from the widest first."""
+    narrowed = dict(widths)
+    for at in _widest_first(widths, shown):
+        too_much = _sum(narrowed, shown) - room
+        if too_much <= 0:
+            break
+        narrowed[at] = max(min(_LEAST_WIDTH, narrowed[at]), narrowed[at] - too_much)
+    return narrowed
+
+
+def _widest_first(widths: dict[int, int], shown: Sequence[int]) -> Iterator[int]:
+    yield from sorted(shown, key=lambda at: -widths[at])

@@ -1,4 +1,4 @@
-"""``gpufair init``: a policy to start from, and what belongs in ``dagster.yaml``."""
+"""``gpufair init``: a policy to start from, and the lines for ``dagster.yaml``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from dagster_gpufair.cli.output.tables import sentence
+from dagster_gpufair.cli.output.text import sentence
 from dagster_gpufair.policy.starter import starter_text
 
 FILE_NAME = "gpufair.yaml"
 
 _NEXT = """\
-{file} is written: change its pools, teams and numbers to yours.
+{file} is written. Change its pools, teams and numbers to yours.
 
 These lines in dagster.yaml turn it on:
 
@@ -44,7 +44,7 @@ def init(folder: Path) -> None:
     except FileExistsError as error:
         there = path if path.exists() else folder
         raise click.ClickException(
-            f"{sentence(str(there))} is there already and was left as it is. Check it with "
+            f"{sentence(str(there))} exists already and was not changed. Check it with "
             f"`gpufair policy check {sentence(str(path))}`, or give another DIR."
         ) from error
     except OSError as error:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dagster_gpufair.cli.moment.request_words import of_json, who
-from dagster_gpufair.cli.output.tables import counted, plain
+from dagster_gpufair.cli.output.text import counted, plain
 from dagster_gpufair.scheduling.model import Preemption
 
 _SHOWN = 8
@@ -29,7 +29,7 @@ def all_that_would_stop(
         return
     yield 0, f"By this policy, {counted(count, 'run')} would be stopped now:"
     for stop in stops[:_SHOWN]:
-        asks = ", once a person has agreed" if stop.awaits_approval else ""
+        asks = ", after approval" if stop.awaits_approval else ""
         yield 1, f"for {names[stop.request.id]} ({who(stop.request)}){asks}"
         for victim in stop.victims[:_SHOWN]:
             yield 2, f"{names[victim.lease.id]} ({who(victim.lease)}): {victim.rule}"

@@ -1,4 +1,4 @@
-"""``gpufair cordon`` and ``uncordon``: nodes that take no new work, while what runs on them goes on."""
+"""``gpufair cordon`` and ``uncordon``: nodes that accept no new runs, while what runs there goes on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from typing import Any
 
 import click
 
-from dagster_gpufair.cli.instance.opening import instance_option, opened
+from dagster_gpufair.cli.instance.opening import opened_ledger
+from dagster_gpufair.cli.instance.option import instance_option
 from dagster_gpufair.cli.moment.current import Moment, read_moment
 from dagster_gpufair.cli.moment.request_words import of_json, who
-from dagster_gpufair.cli.output.json_output import iso, json_option, show_json
-from dagster_gpufair.cli.output.tables import clock, counted, plain, sentence, show, under
+from dagster_gpufair.cli.moment.warnings import warnings
+from dagster_gpufair.cli.output.json_output import json_option, show_json
+from dagster_gpufair.cli.output.tables import show, under
+from dagster_gpufair.cli.output.text import counted, plain, sentence
+from dagster_gpufair.cli.output.times import clock
+from dagster_gpufair.cli.pools.pool_use import cordon_json
 from dagster_gpufair.ledger import nodes
-from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.ledger.nodes import CordonedNode
 from dagster_gpufair.policy.problems import unknown
 from dagster_gpufair.scheduling.model import Lease
@@ -32,15 +36,15 @@ _RUNS_SHOWN = 8
 @instance_option
 @json_option
 def cordon(pool: str, node: str, reason: str, home: Path | None, as_json: bool) -> None:
-    """Take a node into maintenance: it takes nothing new.
+    """Take a node into maintenance: it accepts no new runs.
 
     What runs on it goes on to its end. A node that is in maintenance already stays so, for the
     reason given first.
     """
-    with opened(home) as instance:
-        ledger, now = ledger_of(instance), time.time()
+    with opened_ledger(home) as opened:
+        ledger, now = opened.ledger, time.time()
         with ledger.reading() as session:
-            moment = read_moment(instance, session, now)
+            moment = read_moment(opened, session, now)
         _require_known(pool, node, _nodes_of_policy(moment))
         with ledger.writing() as session:
             is_new = nodes.cordon(session, pool, node, _me(), reason.strip(), now)
@@ -51,8 +55,9 @@ def cordon(pool: str, node: str, reason: str, home: Path | None, as_json: bool) 
         show_json({**cordon_json(there), "new": is_new, "runs": runs})
         return
     name = f"{plain(pool)} {plain(node)}"
+    show(*warnings(moment))
     if is_new:
-        show(f"{name} takes nothing new from now on{_because(there)}.")
+        show(f"{name} accepts no new runs from now on{_because(there)}.")
     else:
         show(f"{name} is in maintenance already, {_since(there, now)}; nothing changed.")
     show(*_still_on(moment, pool, node), f"`gpufair uncordon {name}` puts it back.")
@@ -64,11 +69,11 @@ def cordon(pool: str, node: str, reason: str, home: Path | None, as_json: bool) 
 @instance_option
 @json_option
 def uncordon(pool: str, node: str, home: Path | None, as_json: bool) -> None:
-    """Put a node back from maintenance: it takes new work again."""
-    with opened(home) as instance:
-        ledger, now = ledger_of(instance), time.time()
+    """Put a node back from maintenance: it accepts new runs again."""
+    with opened_ledger(home) as opened:
+        ledger, now = opened.ledger, time.time()
         with ledger.reading() as session:
-            moment = read_moment(instance, session, now)
+            moment = read_moment(opened, session, now)
         # One that the policy has lost since can be put back too.
         if not any((each.pool, each.node) == (pool, node) for each in moment.cordons):
             _require_known(pool, node, _nodes_of_policy(moment))
@@ -79,9 +84,10 @@ def uncordon(pool: str, node: str, home: Path | None, as_json: bool) -> None:
         return
     name = f"{plain(pool)} {plain(node)}"
     show(
-        f"{name} takes new work again, from the queue daemon's next pass on."
+        *warnings(moment),
+        f"{name} accepts new runs again, from the daemon's next pass on."
         if was_out
-        else f"{name} is not in maintenance; nothing changed."
+        else f"{name} is not in maintenance; nothing changed.",
     )
 
 
@@ -99,17 +105,6 @@ def cordon_words(moment: Moment, cordon: CordonedNode) -> str:
         else ""
     )
     return f"{name}, {_since(cordon, moment.now)}{_because(cordon)}{still}{gone}"
-
-
-def cordon_json(cordon: CordonedNode) -> dict[str, Any]:
-    """Who took it into maintenance, when and why, for programs."""
-    return {
-        "pool": cordon.pool,
-        "node": cordon.node,
-        "since": iso(cordon.cordoned_at),
-        "by": cordon.by,
-        "reason": cordon.reason or None,
-    }
 
 
 def _since(cordon: CordonedNode, now: float) -> str:
@@ -148,11 +143,13 @@ def _still_on(moment: Moment, pool: str, node: str) -> Iterable[Any]:
     """What goes on there, so that somebody can tell its owners."""
     on = _on(moment, pool, node)
     if not on:
-        yield "Nothing runs on it."
+        yield "No run is on it."
         return
     yield f"{counted(len(on), 'run')} on it {'goes' if len(on) == 1 else 'go'} on:"
     for lease in on[:_RUNS_SHOWN]:
-        until = "" if lease.ends is None else f", until {clock(lease.ends, moment.now)} at most"
+        until = (
+            "" if lease.ends is None else f", until {clock(lease.ends, moment.now)} at the latest"
+        )
         yield under(f"{moment.names[lease.id]} ({who(lease)}){until}")
     if len(on) > _RUNS_SHOWN:
         yield under(f"and {len(on) - _RUNS_SHOWN} more")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagster_gpufair.cli.output.json_output import gpus, iso
-from dagster_gpufair.cli.output.tables import plain, sentence
+from dagster_gpufair.cli.output.text import plain, sentence
 from dagster_gpufair.policy.in_force import length, starts
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import format_gpus, format_moment
@@ -16,7 +16,7 @@ from dagster_gpufair.scheduling.model import Account
 
 
 @dataclass(frozen=True)
-class Extra:
+class MoreQuota:
     """More quota for an account from one moment to another; ``why`` is of a grant."""
 
     kind: str
@@ -29,8 +29,8 @@ class Extra:
     why: str | None = None
 
     def words(self, now: float) -> str:
-        """``window of 8 × t4 for speech from 2026-06-01 20:00 UTC until 2026-06-02 04:00 UTC``."""
-        what = f"{self.kind} of {format_gpus(self.gpus)} × {plain(self.pool)}"
+        """``window of 8 t4 for speech from 2026-06-01 20:00 UTC until 2026-06-02 04:00 UTC``."""
+        what = f"{self.kind} of {format_gpus(self.gpus)} {plain(self.pool)}"
         begins = f" from {format_moment(self.start)}" if self.start > now else ""
         because = (
             f" (approved by {plain(self.approved_by)}: {sentence(self.why or '')})"
@@ -56,18 +56,18 @@ class Extra:
         }
 
 
-def extras(policy: Policy, now: float) -> Sequence[Extra]:
+def grants_and_windows(policy: Policy, now: float) -> Sequence[MoreQuota]:
     """The grants in force, and of each window the time it lasts now and its next one; earliest first."""
     found = [*_grants(policy, now), *_windows(policy, now)]
-    return sorted(found, key=lambda extra: (extra.start > now, extra.start, extra.pool))
+    return sorted(found, key=lambda each: (each.start > now, each.start, each.pool))
 
 
-def _grants(policy: Policy, now: float) -> Iterator[Extra]:
+def _grants(policy: Policy, now: float) -> Iterator[MoreQuota]:
     for grant in policy.grants:
         start, until = grant.start.timestamp(), grant.until.timestamp()
         if start <= now < until:
             account = Account(grant.team, grant.project)
-            yield Extra(
+            yield MoreQuota(
                 "grant",
                 account,
                 grant.pool,
@@ -79,10 +79,10 @@ def _grants(policy: Policy, now: float) -> Iterator[Extra]:
             )
 
 
-def _windows(policy: Policy, now: float) -> Iterator[Extra]:
+def _windows(policy: Policy, now: float) -> Iterator[MoreQuota]:
     for window in policy.windows:
         for start in starts(window, now):
             until = start + length(window)
             if math.isfinite(start) and until > now:
                 account = Account(window.team)
-                yield Extra("window", account, window.pool, window.gpus, start, until)
+                yield MoreQuota("window", account, window.pool, window.gpus, start, until)

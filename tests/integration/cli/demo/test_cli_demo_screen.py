@@ -29,7 +29,7 @@ def test_why_runs_wait_is_told_once_for_each_reason(
     queue.submit(*(asked(number, 4, ago=5, team="vision") for number in (3, 4)))
     queue.submit(asked(5, 5, ago=4))
     waiting = "h100 has 3 of 16 free, at most 3 on one node"
-    limit = "nlp uses 8 of its 8, and may borrow 4 at most"
+    limit = "nlp uses 8 of its quota of 8, and may borrow 4 in all"
     assert told() == [
         f"00000005 waits: borrow_limit: {limit}",
         f"2 runs wait: insufficient_gpus: {waiting}",

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from cli_samples import POLICY, WITH_A_PROJECT, Filling, asked, minutes, run_id, time_of_day
+from cli_samples import POLICY, WITH_A_PROJECT, Filling, asked, minute, minutes, run_id, time_of_day
 from click.testing import Result
 from dagster import DagsterInstance, DagsterRunStatus, job, op
 
-from dagster_gpufair.cli.output.tables import clock
+from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.ledger import leases, requests, usage
 from dagster_gpufair.scheduling.model import Account, Class
 
@@ -36,16 +36,15 @@ def test_it_waits_behind_a_better_class(queue: Filling, gpufair: Gpufair) -> Non
     result = gpufair("explain", "00000004")
     lines = result.stdout.splitlines()
     assert lines[0] == f"{run_id(4)} · vision standard · train"
-    assert lines[1].startswith(f"submitted {time_of_day(72)}:")
+    assert lines[1].startswith(f"submitted {minute(72)}:")
     assert lines[2] == (
-        f"Waits for 4 × h100 since {time_of_day(72)} (1h12m): insufficient_gpus, place 2 in h100."
+        f"It waits for 4 h100 since {time_of_day(72)} (1h12m): insufficient_gpus, place 2 in h100."
     )
-    assert lines[3].startswith("It needs 4 × h100 on one node; h100 has 0 of 16 free")
-    assert "vision uses 8: its 4 and 4 borrowed." in lines[3]
+    assert lines[3].startswith("It needs 4 ")
     assert lines[4] == (
-        "When it starts is not known: 1 of 2 runs that hold h100 does not say how long (tag "
-        f"gpufair/max_duration). It fits by {time_of_day(-30)} at the latest, if none of those ahead "
-        "takes what comes free."
+        "When it starts is not known: 1 of 2 runs on h100 has no gpufair/max_duration. It fits by "
+        f"{time_of_day(-30)} at the latest, if no run ahead of it takes the GPUs that are released until "
+        "then."
     )
     words = [line.split() for line in lines]
     assert ["1", "00000003", "nlp/pretrain", "milestone", "8", "guaranteed"] in [
@@ -58,8 +57,8 @@ def test_it_waits_behind_a_better_class(queue: Filling, gpufair: Gpufair) -> Non
     assert {"share", "sum"} <= {row[0] for row in words if row}
     assert not {"preempted", "deadline", "source"} & {row[0] for row in words if row}
     assert "saturation" not in result.stdout
-    assert "The class decides before any points" in result.stdout
-    assert ["00000002", "speech", "standard", "8", "1h20m", "?", "beyond"] in [
+    assert "The class decides before points do" in result.stdout
+    assert ["00000002", "speech", "standard", "8", "1h20m", "?", "borrowed"] in [
         row[:7] for row in words
     ]
     assert "`gpufair pools` shows what is free." in lines[-1]
@@ -76,10 +75,10 @@ def test_it_waits_behind_more_points(queue: Filling, gpufair: Gpufair) -> None:
         requests.block(session, {run_id(3): ("run_limit", "2 of 2")})
     result = gpufair("explain", "00000005")
     assert "why 00000004 comes first" in result.stdout, "what is blocked is in nobody's way"
-    assert "They are of the same class: more points come first." in result.stdout
+    assert "Both are of the same class: more points go first." in result.stdout
     sums = next(line.split() for line in result.stdout.splitlines() if line.startswith("  sum"))
     assert sums[1] != sums[2], "a difference shows, however small"
-    assert f"Starts by {time_of_day(-30)} at the latest, by the bounds of what" in result.stdout
+    assert f"It starts by {time_of_day(-30)} at the latest, if running jobs use" in result.stdout
 
 
 def test_it_waits_behind_a_team_that_has_borrowed_less(queue: Filling, gpufair: Gpufair) -> None:
@@ -89,7 +88,7 @@ def test_it_waits_behind_a_team_that_has_borrowed_less(queue: Filling, gpufair: 
         usage.accrue(session, {(Account("vision"), "h100"): 4000}, 0.0, time.time(), 3600.0)
     result = gpufair("explain", "00000003")
     assert "why 00000004 comes first" in result.stdout
-    assert "Both borrow: whose team has less above its quota" in result.stdout
+    assert "Both borrow: the team that has borrowed less" in result.stdout
     saturation = next(line for line in result.stdout.splitlines() if "saturation" in line)
     first, second = (float(word.replace(",", "")) for word in saturation.split()[1:3])
     assert first < second
@@ -100,7 +99,7 @@ def test_it_is_first_in_line(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 8, ago=30, max_duration=3600.0), asked(2, 8, ago=30, team="vision"), ago=30)
     queue.submit(asked(3, 8, ago=10))
     said = gpufair("explain", "00000003").stdout
-    assert "Nothing is ahead of it in h100; it has 2," in said
+    assert "No run is ahead of it in h100; it has 2," in said
     assert "comes first" not in said
 
 
@@ -108,8 +107,8 @@ def test_it_starts_at_the_next_pass(queue: Filling, gpufair: Gpufair) -> None:
     queue.passed(ago=3)
     queue.submit(asked(1, 8, ago=3))
     said = gpufair("explain", "00000001").stdout
-    assert said.startswith("The queue daemon on gpuhost last passed 3m ago")
-    assert "(3m), and starts when the queue daemon next passes." in said
+    assert said.startswith("The queue daemon on gpuhost does not run: its last pass was 3m ago")
+    assert "(3m), and starts on the daemon's next pass." in said
     assert "It starts as guaranteed, with 2," in said
 
 
@@ -120,8 +119,8 @@ def test_something_outside_the_decision_blocks_it(queue: Filling, gpufair: Gpufa
         requests.block(session, {run_id(1): ("environment", why)})
     said = gpufair("explain", "00000001").stdout
     assert f"environment, place 1 in h100.\n{why}\n" in said
-    assert "When it starts depends on that, and is not known." in said
-    assert "It starts once its code location answers" in said
+    assert "When it starts is not known: it depends on that." in said
+    assert "It starts once its code location can be loaded" in said
 
 
 def test_the_waiting_for_programs(queue: Filling, gpufair: Gpufair) -> None:
@@ -159,12 +158,14 @@ def test_it_started_before_another_that_waited(queue: Filling, gpufair: Gpufair)
     queue.decide(ago=40)
     said = gpufair("explain", "00000002").stdout
     end = time_of_day(-20)
-    assert f"Holds 8 × h100 on h2 since {time_of_day(40)} (40m), until {end} at most." in said
-    assert "The quota covers these GPUs (nlp uses 8 of its 8)." in said
+    assert (
+        f"It holds 8 h100 on h2 since {time_of_day(40)} (40m), until {end} at the latest." in said
+    )
+    assert "Its GPUs are within the quota: nlp uses 8 of its quota of 8." in said
     assert f"It started at {time_of_day(40)}, after waiting 10m, as guaranteed with 2," in said
-    assert "The best that waited in h100 after that pass was 00000003 (insufficient_gpus)." in said
+    assert "Next in line for h100 after that pass was 00000003 (insufficient_gpus)." in said
     assert "why it came before 00000003    00000002   00000003" in said
-    assert "The class decides before any points" in said
+    assert "The class decides before points do" in said
     assert "`gpufair queue --pool h100` shows who waits for them." in said
     lease = json.loads(gpufair("explain", "00000002", "--json").stdout)["lease"]
     assert (lease["gpus"], lease["nodes"], lease["class"]) == (8, {"h2": 8}, "guaranteed")
@@ -178,7 +179,7 @@ def test_it_started_past_a_larger_one_that_ranks_higher(queue: Filling, gpufair:
     queue.decide(ago=40)
     said = gpufair("explain", "00000004").stdout
     assert "after waiting 10m, as borrowing with 2," in said
-    assert "00000003 ranks higher, but waited: insufficient_gpus after that pass." in said
+    assert "A run that ranks higher had to wait then: 00000003 (insufficient_gpus)." in said
     assert "why 00000003 ranks higher" in said
 
 
@@ -189,7 +190,7 @@ def test_it_started_before_another_of_its_team(queue: Filling, gpufair: Gpufair)
     assert queue.decide(ago=40) == [run_id(2)]
     said = gpufair("explain", "00000002").stdout
     assert "why it came before 00000003" in said
-    assert "They are of the same class: more points come first." in said
+    assert "Both are of the same class: more points go first." in said
     assert "saturation" not in said
     rows = json.loads(gpufair("explain", "00000002", "--json").stdout)["compared"]["rows"]
     assert "saturation" not in {row["name"] for row in rows}
@@ -201,7 +202,7 @@ def test_it_took_what_was_left_of_the_quota(queue: Filling, gpufair: Gpufair) ->
     assert queue.decide(ago=40) == [run_id(2)]
     said = gpufair("explain", "00000002").stdout
     assert ["class", "guaranteed", "guaranteed"] in [line.split() for line in said.splitlines()]
-    assert "They are of the same class: more points come first." in said
+    assert "Both are of the same class: more points go first." in said
 
 
 def test_it_took_of_the_quota_what_a_larger_one_needs(queue: Filling, gpufair: Gpufair) -> None:
@@ -223,7 +224,7 @@ def test_it_started_before_another_account_of_its_team(queue: Filling, gpufair: 
     said = gpufair("explain", "00000004").stdout
     assert "as borrowing with 2," in said
     assert "why it came before 00000005" in said
-    assert "They are of the same class: more points come first." in said
+    assert "Both are of the same class: more points go first." in said
 
 
 def test_it_started_before_another_of_its_source(queue: Filling, gpufair: Gpufair) -> None:
@@ -234,19 +235,22 @@ def test_it_started_before_another_of_its_source(queue: Filling, gpufair: Gpufai
     said = gpufair("explain", "00000002").stdout
     first_words = {line.split()[0] for line in said.splitlines() if line.startswith("  ")}
     assert not {"wait", "source", "sum"} & first_words
-    assert "They have the same points: the earlier submission comes first." in said
-    assert "Both are of one source, whose waiting counts anew from each of its starts" in said
+    assert "Both have the same points: the earlier submission goes first." in said
+    assert (
+        "Both come from the same source. Its waiting time starts again with each of its runs"
+        in said
+    )
 
 
 def test_it_runs_on_borrowed_gpus(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 8, ago=5, team="vision"), ago=5)
     said = gpufair("explain", "00000001").stdout
     assert (
-        "It runs on borrowed GPUs: the quota of its team does not cover it whole (vision uses 8: its 4 "
-        "and 4 borrowed). Nobody can take them back before it ends: this version stops no running work."
+        "Its GPUs are borrowed: vision uses its quota of 4 and 4 borrowed. It is not stopped for other "
+        "runs: this version stops no running work."
     ) in said
     assert "as borrowing with " in said
-    assert "Nothing else waited in h100 then." in said
+    assert "No other run waited in h100 then." in said
     assert "until it ends." in said
     assert json.loads(gpufair("explain", "00000001", "--json").stdout)["lease"]["covered"] is False
 
@@ -258,7 +262,7 @@ def test_nobody_takes_borrowed_gpus_back_whatever_the_policy_says(
     queue.run(asked(1, 8, ago=90, team="vision"), ago=90)
     said = gpufair("explain", "00000001").stdout
     assert (
-        "this version stops no running work, though the policy has preemption.mode: auto and "
+        "this version stops no running work, although the policy has preemption.mode: auto and "
         "borrowing.max_duration: 1h."
     ) in said
 
@@ -267,20 +271,23 @@ def test_it_runs_on_the_quota_of_its_team(queue: Filling, gpufair: Gpufair) -> N
     queue.adopt(WITH_A_PROJECT)
     queue.run(asked(1, 6, ago=5), ago=5)
     said = gpufair("explain", "00000001").stdout
-    assert "The quota of its team covers these GPUs (nlp uses 6 of its 8), its own" in said
+    assert (
+        "Its GPUs are within the quota of its team (nlp uses 6 of its quota of 8), and over that of"
+        in said
+    )
     assert "as guaranteed by its team with 2," in said
 
 
-def test_it_was_put_back_and_granted_again(queue: Filling, gpufair: Gpufair) -> None:
+def test_it_had_to_wait_again_and_was_granted_again(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 8, ago=9), ago=9)
     with queue.ledger.writing() as session:
         (lease,) = leases.open_leases(session)
         leases.requeue(session, lease.id, minutes(8), "code location is away")
     queue.decide(ago=7)
     said = gpufair("explain", "00000001").stdout
-    assert said.splitlines()[1].startswith(f"submitted {time_of_day(9)}:")
-    assert f" · put back {time_of_day(8)}:" in said
-    assert f" · granted {time_of_day(7)}:" in said
+    assert said.splitlines()[1].startswith(f"submitted {minute(9)}:")
+    assert f" · waits again {minute(8)}:" in said
+    assert f" · granted {minute(7)}:" in said
 
 
 def test_it_was_granted_without_a_record_of_why(queue: Filling, gpufair: Gpufair) -> None:
@@ -298,7 +305,7 @@ def test_it_was_granted_without_a_record_of_why(queue: Filling, gpufair: Gpufair
             data={"points": {"tier": 1.0, "charm": 2.0}, "saturation": 1.0, "submitted": 5.0},
         )
     said = gpufair("explain", "00000001").stdout
-    assert "Holds 8 × h100 on h1 since" in said
+    assert "It holds 8 h100 on h1 since" in said
     assert "It started at" not in said
 
 
@@ -306,15 +313,17 @@ def test_it_runs_without_a_grant(queue: Filling, gpufair: Gpufair) -> None:
     with queue.ledger.writing() as session:
         leases.ungated(session, asked(1, 2, team="vision"), "h100", {}, time.time())
     said = gpufair("explain", "00000001").stdout
-    assert "Uses 2 × h100 since " in said
-    assert "It was not granted: this queue did not start it." in said
+    assert "It uses 2 h100 since " in said
+    assert "This queue did not start it, so it has no grant." in said
 
 
 def test_it_is_over(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 8, ago=50), ago=40)
     queue.end(1, ago=5)
     said = gpufair("explain", "00000001").stdout
-    assert f"Held 8 × h100 on h1 from {time_of_day(40)} to {time_of_day(5)} (35m): success." in said
+    assert (
+        f"It held 8 h100 on h1 from {time_of_day(40)} to {time_of_day(5)} (35m): success." in said
+    )
     assert "after waiting 10m, as guaranteed" in said
     lease = json.loads(gpufair("explain", "00000001", "--json").stdout)["lease"]
     assert (lease["ended_as"], lease["covered"]) == ("success", None)
@@ -325,7 +334,7 @@ def test_it_was_short(queue: Filling, gpufair: Gpufair) -> None:
     queue.end(1, ago=39.85)
     said = gpufair("explain", "00000001").stdout
     start, end = (clock(minutes(ago), minutes(0), seconds=True) for ago in (40, 39.85))
-    assert f"Held 8 × h100 on h1 from {start} to {end} (9s): success." in said
+    assert f"It held 8 h100 on h1 from {start} to {end} (9s): success." in said
 
 
 def test_it_was_refused(queue: Filling, gpufair: Gpufair) -> None:
@@ -333,7 +342,7 @@ def test_it_was_refused(queue: Filling, gpufair: Gpufair) -> None:
     with queue.ledger.writing() as session:
         requests.refuse(session, asked(1, 0, team="vison"), "unknown_team", why, time.time())
     said = gpufair("explain", "00000001").stdout
-    assert f": unknown_team\nT{why[1:]}\n" in said
+    assert f": unknown_team.\nT{why[1:]}\n" in said
     assert "launch it again; `gpufair policy show` says what the policy allows." in said
     refusal = json.loads(gpufair("explain", "00000001", "--json").stdout)["refusal"]
     assert (refusal["code"], refusal["message"]) == ("unknown_team", why)
@@ -356,7 +365,7 @@ def test_it_was_cancelled(queue: Filling, gpufair: Gpufair) -> None:
     with queue.ledger.writing() as session:
         requests.cancel(session, [run_id(1)], minutes(10), "canceled")
     said = gpufair("explain", "00000001").stdout
-    assert f"Cancelled at {time_of_day(10)}, after waiting 20m: the run is canceled." in said
+    assert f"It was cancelled at {time_of_day(10)}, after waiting 20m: the run is canceled." in said
     cancelled = json.loads(gpufair("explain", "00000001", "--json").stdout)["cancelled"]
     assert cancelled["why"] == "canceled"
 
@@ -391,7 +400,7 @@ def test_a_run_with_gpus_that_nobody_recorded(
     tags = {"gpufair/gpus": "8"}
     run = instance.create_run_for_job(quiet, tags=tags, status=DagsterRunStatus.STARTED)
     said = gpufair("explain", run.run_id).stdout
-    assert "It asks for GPUs, but is not in the GPU ledger. Its status is started." in said
+    assert "It asks for GPUs, but it is not in the GPU ledger. Its status is started." in said
     data = json.loads(gpufair("explain", run.run_id, "--json").stdout)
     assert (data["state"], data["asks_for_gpus"]) == ("unrecorded", True)
 
@@ -414,8 +423,8 @@ def test_a_reservation_that_went_to_another_run(queue: Filling, gpufair: Gpufair
     queue.submit(asked(4, 8, ago=30, tier="milestone"))
     queue.reserve(ago=29)
     history = gpufair("explain", "00000003").stdout.splitlines()[1]
-    assert f" · reserved {time_of_day(40)}:" in history
-    assert f" · reservation lost {time_of_day(29)}:" in history
+    assert f" · reserved {minute(40)}:" in history
+    assert f" · reservation lost {minute(29)}:" in history
     assert history.endswith(" to 00000004")
     queue.end(1, ago=20)
     queue.reserve(ago=20)

@@ -6,10 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+from cli_samples import asked
+from dagster import DagsterInvalidConfigError
 from dagster._cli.utils import TMP_DAGSTER_HOME_PREFIX
+from dagster._core.instance.config import dagster_instance_config_schema
+from dagster._core.utils import make_new_backfill_id
 
-from dagster_gpufair.cli.instance.dagster_internals import env_file, open_instance
+from dagster_gpufair.cli.instance.dagster_internals import config_problems, env_file, open_instance
 from dagster_gpufair.cli.instance.opening import DEV_HOME
+from dagster_gpufair.cli.instance.storage_settings import HARMLESS
+from dagster_gpufair.cli.moment.launched_by import launched_by
 
 
 def test_dagster_dev_names_its_temporary_homes_so() -> None:
@@ -35,3 +41,27 @@ def test_the_env_file_of_the_current_folder_counts(
     with env_file():
         assert os.environ["GPUFAIR_SECRET"] == "here"
     assert "GPUFAIR_SECRET" not in os.environ
+
+
+def test_what_is_wrong_in_a_dagster_yaml_has_keys_and_names(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text(
+        "concurrency: {runs: {max_concurrent_run: 3}}\nrun_coordinator: {class: X}\n"
+    )
+    with pytest.raises(DagsterInvalidConfigError) as raised:
+        open_instance(tmp_path, tmp_path)
+    unknown, missing = config_problems(raised.value)
+    assert (unknown.keys, unknown.unknown) == (("concurrency", "runs"), "max_concurrent_run")
+    assert unknown.known == ("max_concurrent_runs", "tag_concurrency_limits")
+    assert (missing.keys, missing.missing) == (("run_coordinator",), "module")
+
+
+def test_keys_of_a_dagster_yaml_that_say_nothing_of_storage() -> None:
+    storage = {"storage", "run_storage", "event_log_storage", "schedule_storage", "instance_class"}
+    unheard_of = HARMLESS - set(dagster_instance_config_schema()) - {"storage"}
+    # A Dagster older than the key takes it for a typo, and says so when it is asked.
+    assert unheard_of <= {"defs_state_storage", "freshness", "backfills"}
+    assert (HARMLESS & storage) == {"storage"}
+
+
+def test_the_names_of_backfills_look_like_this() -> None:
+    assert launched_by(asked(1, source=make_new_backfill_id())).what == "backfill"

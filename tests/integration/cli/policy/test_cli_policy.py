@@ -61,7 +61,7 @@ def test_what_a_new_policy_would_stop_now(queue: Filling, gpufair: Gpufair) -> N
     assert "accepted, not acted on in this version: it counts as off" in lines[1]
     assert lines[2:] == [
         "By this policy, 1 run would be stopped now:",
-        "  for 00000003 (nlp, standard, 8 GPUs), once a person has agreed",
+        "  for 00000003 (nlp, standard, 8 GPUs), after approval",
         "    00000002 (speech, standard, 8 GPUs): reclaim",
     ]
     data = json.loads(gpufair("policy", "check", "new.yaml", "--json").stdout)
@@ -145,7 +145,7 @@ def test_a_newer_file_that_cannot_take_effect(queue: Filling, gpufair: Gpufair) 
     with queue.ledger.writing() as session:
         status.put(session, POLICY_FILE, trouble, 0.0)
     said = gpufair("policy", "show").stdout
-    assert "gpufair.yaml has been changed since and cannot take effect:" in said
+    assert "gpufair.yaml has changed since, and cannot take effect:" in said
     assert "  teams.vision.qouta  unknown key" in said
     assert json.loads(gpufair("policy", "show", "--json").stdout)["file_trouble"] == trouble
 
@@ -154,7 +154,7 @@ def test_the_history(queue: Filling, gpufair: Gpufair) -> None:
     queue.adopt(POLICY + "grants: []\n", by="first submission", ago=1)
     lines = [line.split() for line in gpufair("policy", "history").stdout.splitlines()]
     assert [words[0] for words in lines[1:3]] == ["v2", "v1"]
-    assert lines[1][2:] == ["first", "submission", "gpufair.yaml"]
+    assert lines[1][3:] == ["first", "submission", "gpufair.yaml"]
     versions = json.loads(gpufair("policy", "history", "--json").stdout)["versions"]
     assert [version["version"] for version in versions] == [2, 1]
     assert set(versions[0]) == {"version", "since", "by", "source", "digest"}
@@ -188,7 +188,7 @@ def test_a_start(here: Path, gpufair: Gpufair) -> None:
 def test_a_start_overwrites_nothing(here: Path, gpufair: Gpufair) -> None:
     (here / "gpufair.yaml").write_text("mine")
     said = gpufair("init", code=1).stderr
-    assert "gpufair.yaml is there already and was left as it is." in said
+    assert "gpufair.yaml exists already and was not changed." in said
     assert (here / "gpufair.yaml").read_text() == "mine"
 
 
@@ -197,5 +197,5 @@ def test_a_start_in_a_new_folder(here: Path, gpufair: Gpufair) -> None:
     assert "Then: gpufair policy check deploy/gpus/gpufair.yaml" in said
     assert (here / "deploy" / "gpus" / "gpufair.yaml").exists()
     (here / "file").write_text("")
-    assert "file is there already" in gpufair("init", "file", code=1).stderr
+    assert "file exists already" in gpufair("init", "file", code=1).stderr
     assert "cannot be written" in gpufair("init", "file/deeper", code=1).stderr

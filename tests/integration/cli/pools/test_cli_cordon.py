@@ -19,9 +19,9 @@ def test_a_node_takes_nothing_new_and_what_runs_there_goes_on(
     queue.run(asked(1, 4, ago=60, max_duration=7200.0), asked(2, 2, ago=60, team="vision"), ago=60)
     said = gpufair("cordon", "h100", "h1", "--reason", "ECC errors").stdout
     assert said == (
-        "h100 h1 takes nothing new from now on: ECC errors.\n"
+        "h100 h1 accepts no new runs from now on: ECC errors.\n"
         "2 runs on it go on:\n"
-        f"  00000001 (nlp, standard, 4 GPUs), until {time_of_day(-60)} at most\n"
+        f"  00000001 (nlp, standard, 4 GPUs), until {time_of_day(-60)} at the latest\n"
         "  00000002 (vision, standard, 2 GPUs)\n"
         "`gpufair uncordon h100 h1` puts it back.\n"
     )
@@ -41,7 +41,7 @@ def test_to_cordon_it_again_changes_nothing(queue: Filling, gpufair: Gpufair) ->
     said = gpufair("cordon", "h100", "h1", "--reason", "another").stdout
     assert said.startswith(
         f"h100 h1 is in maintenance already, since {time_of_day(20)} by ana on ops1; nothing changed.\n"
-        "Nothing runs on it.\n"
+        "No run is on it.\n"
     )
     with queue.ledger.reading() as session:
         (there,) = nodes.cordoned(session)
@@ -53,7 +53,7 @@ def test_it_is_put_back(queue: Filling, gpufair: Gpufair) -> None:
     queue.cordon("h100", "h1")
     assert "since " in gpufair("pools").stdout
     assert gpufair("uncordon", "h100", "h1").stdout == (
-        "h100 h1 takes new work again, from the queue daemon's next pass on.\n"
+        "h100 h1 accepts new runs again, from the daemon's next pass on.\n"
     )
     assert "maintenance" not in gpufair("pools").stdout
     again = gpufair("uncordon", "h100", "h1").stdout
@@ -68,7 +68,7 @@ def test_a_node_that_the_policy_has_lost_since(queue: Filling, gpufair: Gpufair)
     queue.cordon("a100", "a1")
     assert "a100 a1, since " in gpufair("pools").stdout
     assert "; it is not in the policy any more" in gpufair("pools").stdout
-    assert "takes new work again" in gpufair("uncordon", "a100", "a1").stdout
+    assert "accepts new runs again" in gpufair("uncordon", "a100", "a1").stdout
 
 
 def test_names_that_are_not_there(queue: Filling, gpufair: Gpufair) -> None:
@@ -90,6 +90,7 @@ def test_the_same_for_programs(queue: Filling, gpufair: Gpufair) -> None:
     assert [one["run"] for one in said["runs"]] == [run_id(1)]
     assert json.loads(gpufair("cordon", "h100", "h1", "--json").stdout)["new"] is False
     assert json.loads(gpufair("uncordon", "h100", "h1", "--json").stdout) == {
+        "schema": 1,
         "pool": "h100",
         "node": "h1",
         "new": True,

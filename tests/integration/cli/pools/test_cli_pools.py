@@ -92,8 +92,8 @@ def test_teams(queue: Filling, gpufair: Gpufair) -> None:
     assert " ".join(line(result, "nlp", "h100")) == "nlp h100 8 3.5 0 4 0 8 20 % 33 % 2 1"
     assert " ".join(line(result, "vision", "h100")) == "vision h100 4 8 4 any 0 4 80 % 33 % 0 1"
     assert " ".join(line(result, "speech", "t4")) == "speech t4 2 0 0 any 0 1 0 % 33 % 0 0"
-    assert "had of late: its part of all GPU-hours that ran beyond quotas" in result.stdout
-    assert "half forgotten after 7d" in result.stdout
+    assert "recent borrowing: its share of recently borrowed GPU-hours" in result.stdout
+    assert "(half-life 7d)" in result.stdout
     teams = json.loads(gpufair("teams", "--json").stdout)["teams"]
     assert len(teams) == 6, "every team in every pool"
     assert teams[2] == {
@@ -125,16 +125,18 @@ def test_nobody_borrows_where_borrowing_is_off(queue: Filling, gpufair: Gpufair)
     assert " ".join(line(gpufair("teams"), "nlp")) == "nlp h100 8 0 0 0 0 0 0 % 100 % 0 0"
 
 
-def test_what_is_kept_and_for_whom(queue: Filling, gpufair: Gpufair) -> None:
+def test_what_is_reserved_and_for_whom(queue: Filling, gpufair: Gpufair) -> None:
     queue.adopt(f"{POLICY}fast_lane: {{t4: {{gpus: 2, max_gpus: 1, max_duration: 30m}}}}\n")
     queue.run(asked(1, 4, ago=60, team="vision", max_duration=7200.0), ago=60)
     queue.run(asked(2, 8, ago=60, team="speech"), ago=60)
     queue.run(asked(3, 1, ago=5, team="speech", pools=("t4",), max_duration=600.0), ago=5)
     queue.submit(asked(4, 8, ago=30))
     lines = gpufair("pools").stdout.splitlines()
-    at = lines.index("kept")
+    at = lines.index("reserved")
     assert lines[at + 1 : at + 3] == [
-        "  for 00000004 (nlp, standard, 8 GPUs): 8 × h100 on h1 from " + time_of_day(-60) + " on",
+        "  for 00000004 (nlp, standard, 8 GPUs): 8 h100 on h1 from "
+        + time_of_day(-60)
+        + " at the latest",
         "  in the fast lane of t4: 1 of 2 free, for runs of at most 1 GPU and 30m",
     ]
     h100, t4 = json.loads(gpufair("pools", "--json").stdout)["pools"]
@@ -154,13 +156,13 @@ def test_grants_and_windows_now_and_next(queue: Filling, gpufair: Gpufair) -> No
     lines = gpufair("pools").stdout.splitlines()
     at = lines.index("in force")
     assert lines[at + 1 : at + 6] == [
-        f"  grant of 2 × h100 for vision until {in_utc(-60)} (approved by ana: paper deadline)",
-        f"  window of 1 × t4 for speech until {in_utc(-30)}",
+        f"  grant of 2 h100 for vision until {in_utc(-60)} (approved by ana: paper deadline)",
+        f"  window of 1 t4 for speech until {in_utc(-30)}",
         "",
         "next",
-        f"  window of 2 × h100 for nlp from {in_utc(-90)} until {in_utc(-120)}",
+        f"  window of 2 h100 for nlp from {in_utc(-90)} until {in_utc(-120)}",
     ]
-    extras = json.loads(gpufair("pools", "--json").stdout)["extras"]
+    extras = json.loads(gpufair("pools", "--json").stdout)["grants_and_windows"]
     assert [(one["kind"], one["team"], one["in_force"]) for one in extras] == [
         ("grant", "vision", True),
         ("window", "speech", True),
@@ -179,7 +181,7 @@ def test_projects_under_their_team(queue: Filling, gpufair: Gpufair) -> None:
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     at = lines.index("nlp h100 8 6 0 4 0 8 0 % 33 % 0 2")
     assert lines[at + 1 : at + 3] == ["nlp/pretrain h100 4 5 1 any", "nlp/(rest) h100 4 1 0 any"]
-    assert "of a project, above its own." in result.stdout
+    assert "of a project, over its own." in result.stdout
     team = json.loads(gpufair("teams", "--json").stdout)["teams"][0]
     assert team["projects"] == [
         {"project": "pretrain", "quota": 4, "in_use": 5, "borrowed": 1, "may_borrow": None},

@@ -15,11 +15,13 @@ from dagster_gpufair.ledger.status import POLICY_FILE
 
 Gpufair = Callable[..., Result]
 
+PLACES = [str(place) for place in range(1, 100)]
+
 
 def rows(result: Result) -> list[list[str]]:
     """The lines of its tables that begin with a place, in words."""
     lines = [line.split() for line in result.stdout.splitlines()]
-    return [words for words in lines if words and (words[0].isdigit() or words[0] == "-")]
+    return [words for words in lines if words and (words[0] == "-" or words[0] in PLACES)]
 
 
 @pytest.mark.parametrize("storage", ["sqlite", "postgres"], indirect=True)
@@ -28,28 +30,28 @@ def test_a_pool_with_its_line(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(2, 4, ago=80, team="vision"), ago=80)
     queue.submit(
         asked(3, 8, ago=41, tier="milestone", project="pretrain"),
-        asked(4, 2, ago=72, team="speech"),
+        asked(4, 2, ago=72, team="speech", source="ana@lab"),
     )
-    queue.submit(asked(5, 6, ago=10, min_gpus=5000))
+    queue.submit(asked(5, 6, ago=10, min_gpus=5000, source="qwertzui"))
     result = gpufair("queue")
     assert result.stdout.splitlines()[0].startswith(
         "h100 · 16 GPUs · 12 in use (8 borrowed) · 4 free · 3 waiting    policy v1, "
     )
-    assert [words[:6] for words in rows(result)] == [
-        ["-", "00000004", "speech", "standard", "2", "1h12m"],
-        ["1", "00000003", "nlp/pretrain", "milestone", "8", "41m"],
-        ["2", "00000005", "nlp", "standard", "5-6", "10m"],
+    assert [words[:8] for words in rows(result)] == [
+        ["-", "00000004", "speech", "train", "standard", "2", "1h12m", "ana@lab"],
+        ["1", "00000003", "nlp/pretrain", "train", "milestone", "8", "41m", "job"],
+        ["2", "00000005", "nlp", "train", "standard", "5-6", "10m", "backfill"],
     ]
-    class_, points, *starts = rows(result)[1][6:10]
-    assert (class_, starts) == ("guaranteed", ["by", time_of_day(-30)])
+    class_, points, *starts = rows(result)[1][8:13]
+    assert (class_, " ".join(starts)) == ("guaranteed", f"by {time_of_day(-30)}")
     assert 3000 < float(points.replace(",", "")) < 5000
     assert "insufficient_gpus: h100 has 2 of 16 free, at most 2 on one node\n" in result.stdout
     assert (
-        "  kept for 00000003 (nlp/pretrain, milestone, 8 GPUs): 8 × h100 on h1 from "
-        f"{time_of_day(-30)} on\n"
+        "  reserved for 00000003 (nlp/pretrain, milestone, 8 GPUs): 8 h100 on h1 from "
+        f"{time_of_day(-30)} at the latest\n"
     ) in result.stdout
-    assert "t4 · 4 GPUs · 0 in use · 4 free (1 held back) · 0 waiting" in result.stdout
-    assert "`gpufair explain 00000004` says more of a run." in result.stdout
+    assert "t4 · 4 GPUs · none in use · 4 free (1 held back) · none waiting" in result.stdout
+    assert "`gpufair explain 00000004` says more about a run." in result.stdout
     assert result.stderr == ""
 
 
@@ -72,7 +74,7 @@ def test_in_use_on_a_node_in_maintenance(queue: Filling, gpufair: Gpufair) -> No
     queue.cordon("h100", "h2", ago=10)
     assert gpufair("queue").stdout.startswith(
         "h100 · 16 GPUs (8 in maintenance) · 13 in use (5 of them in maintenance, 4 borrowed) · "
-        "0 free · 0 waiting"
+        "none free · none waiting"
     )
     assert "h1 0 of 8, h2 in maintenance (5 in use)" in gpufair("pools").stdout
 
@@ -84,7 +86,7 @@ def test_what_only_the_quota_of_its_team_covers(queue: Filling, gpufair: Gpufair
     first, second = (" ".join(words) for words in rows(gpufair("queue")))
     assert " guaranteed 2," in first
     assert " guaranteed by its team 2," in second
-    assert " points as guaranteed by its team:" in gpufair("explain", "00000002").stdout
+    assert " points as guaranteed by its team):" in gpufair("explain", "00000002").stdout
 
 
 def test_one_pool_or_one_team(queue: Filling, gpufair: Gpufair) -> None:
@@ -95,7 +97,7 @@ def test_one_pool_or_one_team(queue: Filling, gpufair: Gpufair) -> None:
     assert "t4" not in gpufair("queue", "--pool", "h100").stdout
     of_vision = rows(gpufair("queue", "--team", "vision"))
     assert [words[:2] for words in of_vision] == [["2", "00000004"], ["1", "00000006"]]
-    assert "Nothing waits here." in gpufair("queue", "--pool", "h100", "--team", "speech").stdout
+    assert "No run waits here." in gpufair("queue", "--pool", "h100", "--team", "speech").stdout
 
 
 @pytest.mark.parametrize(
@@ -113,15 +115,15 @@ def test_a_name_that_is_not_there(
 
 def test_nothing_waits(queue: Filling, gpufair: Gpufair) -> None:
     said = gpufair("queue").stdout
-    assert "h100 · 16 GPUs · 0 in use · 16 free · 0 waiting" in said
-    assert "Nothing waits here. `gpufair pools` shows the GPUs" in said
+    assert "h100 · 16 GPUs · none in use · 16 free · none waiting" in said
+    assert "No run waits here. `gpufair pools` shows the GPUs" in said
 
 
 def test_a_daemon_that_does_not_pass(queue: Filling, gpufair: Gpufair) -> None:
     queue.passed(ago=5)
     said = gpufair("queue").stdout
-    assert "The queue daemon on gpuhost last passed 5m ago, at " in said
-    assert "nothing starts until it does. Is `dagster dev` or `dagster-daemon run` running?" in said
+    assert "The queue daemon on gpuhost does not run: its last pass was 5m ago, at " in said
+    assert "No run starts until it does. Start `dagster dev` or `dagster-daemon run`." in said
     daemon = json.loads(gpufair("queue", "--json").stdout)["daemon"]
     assert (daemon["host"], daemon["overdue"]) == ("gpuhost", True)
 
@@ -129,7 +131,7 @@ def test_a_daemon_that_does_not_pass(queue: Filling, gpufair: Gpufair) -> None:
 def test_a_daemon_that_never_passed(queue: Filling, gpufair: Gpufair) -> None:
     with queue.ledger.writing() as session:
         status.put(session, "daemon", None, 0.0)
-    assert "No queue daemon has passed on this instance yet" in gpufair("queue").stdout
+    assert "No queue daemon has run on this instance yet" in gpufair("queue").stdout
 
 
 def test_a_broken_policy_file(queue: Filling, gpufair: Gpufair) -> None:
@@ -137,7 +139,10 @@ def test_a_broken_policy_file(queue: Filling, gpufair: Gpufair) -> None:
     with queue.ledger.writing() as session:
         status.put(session, POLICY_FILE, trouble, 0.0)
     said = gpufair("queue").stdout
-    assert "gpufair.yaml has 1 error (x): it changes nothing, and policy v1 stays in force." in said
+    assert (
+        "gpufair.yaml has 1 error (x): the file is not adopted, and policy v1 stays in force."
+        in said
+    )
     found = json.loads(gpufair("queue", "--json").stdout)["policy"]
     assert (found["version"], found["file_trouble"]) == (1, "gpufair.yaml has 1 error (x)")
 
@@ -146,7 +151,7 @@ def test_use_without_a_grant(queue: Filling, gpufair: Gpufair) -> None:
     with queue.ledger.writing() as session:
         leases.ungated(session, asked(7, 2, team="vision"), "h100", {}, time.time())
     said = gpufair("queue").stdout
-    assert f"Run {run_id(7)} of team vision uses 2 × h100 without a grant since " in said
+    assert f"Run {run_id(7)} of team vision uses 2 h100 without a grant since " in said
     (ungated,) = json.loads(gpufair("queue", "--json").stdout)["ungated"]
     assert (ungated["run"], ungated["gpus"], ungated["pool"]) == (run_id(7), 2, "h100")
 
@@ -173,7 +178,7 @@ def test_a_long_error_is_cut_in_a_row(queue: Filling, gpufair: Gpufair) -> None:
 def test_a_pool_and_a_team_that_are_no_more(queue: Filling, gpufair: Gpufair) -> None:
     queue.submit(asked(1, 2, pools=("a100",)), asked(2, 2, team="robots"))
     said = gpufair("queue").stdout
-    assert "a100 · not in the policy · 0 in use · 0 free · 1 waiting" in said
+    assert "a100 · not in the policy · none in use · none free · 1 waiting" in said
     assert "needs 2 × a100; the pool is not in the policy (it has h100, t4)." in said
     assert "team robots is not in the policy" in said
     assert rows(gpufair("queue", "--team", "robots"))[0][1] == "00000002"
@@ -185,7 +190,9 @@ def test_the_same_for_programs(queue: Filling, gpufair: Gpufair) -> None:
     )
     queue.submit(asked(3, 4, ago=10, project="pretrain", min_gpus=2000))
     said = json.loads(gpufair("queue", "--json").stdout)
-    assert list(said) == ["at", "policy", "daemon", "pools", "waiting", "reservations", "ungated"]
+    assert list(said) == [
+        "schema", "at", "policy", "daemon", "pools", "waiting", "running", "reservations", "ungated",
+    ]  # fmt: skip
     assert said["at"].endswith("Z")
     pool = said["pools"][0]
     assert (pool["pool"], pool["gpus"], pool["in_use"], pool["free"]) == ("h100", 16, 15.5, 0.5)
@@ -200,6 +207,7 @@ def test_the_same_for_programs(queue: Filling, gpufair: Gpufair) -> None:
     assert waiting == {
         "run": run_id(3),
         "job": "train",
+        "launched_by": {"what": "job", "name": "train"},
         "team": "nlp",
         "project": "pretrain",
         "tier": "standard",
@@ -222,7 +230,7 @@ def test_no_colour_where_none_is_wanted(
     assert "\x1b" not in gpufair("queue").stdout
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert "\x1b[33m" in gpufair("queue").stdout
+    assert "\x1b[31m" in gpufair("queue").stdout
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[3" not in gpufair("queue").stdout
 

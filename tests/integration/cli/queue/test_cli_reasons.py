@@ -44,20 +44,20 @@ def kept(queue: Filling) -> Filling:
 
 
 def test_it_is_kept_for_a_better_one(kept: Filling, gpufair: Gpufair) -> None:
-    assert why(gpufair("queue"), "00000004") == "lower_priority: kept for 00000003"
+    assert why(gpufair("queue"), "00000004") == "lower_priority: reserved for 00000003"
     result = gpufair("explain", "00000004")
     lines = result.stdout.splitlines()
     assert "00000003 (nlp, milestone, 8 GPUs)" in lines[3]
     at = lines.index("In the way:")
     assert " ".join(lines[at + 2].split()) == (
-        f"00000003 nlp milestone 8 30m 8 × h100 on h1 from {time_of_day(-60)} on"
+        f"00000003 nlp milestone 8 30m 8 h100 on h1 from {time_of_day(-60)} at the latest"
     )
     assert "why 00000003 comes first" in result.stdout
     pool, (tag, minutes, *rest) = helps(result)
-    assert pool == ["gpufair/pool:", "h100,t4", "on", "2", "×", "t4"]
-    assert (tag, *rest) == ("gpufair/max_duration:", "on", "2", "×", "h100")
+    assert pool == ["gpufair/pool:", "h100,t4", "on", "2", "t4"]
+    assert (tag, *rest) == ("gpufair/max_duration:", "on", "2", "h100")
     assert int(minutes.rstrip("m")) in range(30, 60), "so much is left until then, in whole minutes"
-    assert "`gpufair queue` shows what is kept for whom." in lines[-1]
+    assert "`gpufair queue` shows what is reserved for whom." in lines[-1]
     said = json.loads(gpufair("explain", "00000004", "--json").stdout)
     (blocker,) = said["blockers"]
     assert (blocker["what"], blocker["run"], blocker["tier"]) == (
@@ -65,7 +65,7 @@ def test_it_is_kept_for_a_better_one(kept: Filling, gpufair: Gpufair) -> None:
         run_id(3),
         "milestone",
     )
-    assert (blocker["kept"]["gpus"], blocker["kept"]["nodes"]) == (8, {"h1": 8})
+    assert (blocker["reservation"]["gpus"], blocker["reservation"]["nodes"]) == (8, {"h1": 8})
     assert said["waiting"]["blockers"] == [run_id(3)]
     assert said["remedies"][1] == {
         "change": "max_duration",
@@ -80,8 +80,11 @@ def test_it_is_kept_for_a_better_one(kept: Filling, gpufair: Gpufair) -> None:
 def test_what_is_kept_for_it(kept: Filling, gpufair: Gpufair) -> None:
     result = gpufair("explain", "00000003")
     when = time_of_day(-60)
-    assert f"Starts by {when} at the latest, by the bounds of what runs" in result.stdout
-    assert f"Kept for it: 8 × h100 on h1 from {when} on." in result.stdout
+    assert (
+        f"It starts by {when} at the latest, if running jobs use their full max_duration"
+        in result.stdout
+    )
+    assert f"Reserved for it: 8 h100 on h1 from {when} at the latest." in result.stdout
     assert "In the way:" not in result.stdout
     reservation = json.loads(gpufair("explain", "00000003", "--json").stdout)["reservation"]
     assert (reservation["run"], reservation["pool"], reservation["gpus"]) == (run_id(3), "h100", 8)
@@ -95,7 +98,7 @@ def test_what_borrows_is_kept_once_it_has_waited(queue: Filling, gpufair: Gpufai
     queue.run(asked(2, 8, ago=60), ago=60)
     queue.submit(asked(3, 8, ago=50, team="speech"), asked(4, 2, ago=40, team="speech"))
     result = gpufair("queue")
-    assert why(result, "00000004") == "lower_priority: kept for 00000003"
+    assert why(result, "00000004") == "lower_priority: reserved for 00000003"
     assert why(result, "00000003").startswith("insufficient_gpus: h100 has 4 of 16 free")
 
 
@@ -105,8 +108,8 @@ def test_smaller_or_elsewhere(queue: Filling, gpufair: Gpufair) -> None:
     queue.submit(asked(3, 6, ago=5, team="vision"))
     result = gpufair("explain", "00000003")
     assert helps(result) == [
-        ["gpufair/gpus:", "3", "on", "3", "×", "h100"],
-        ["gpufair/pool:", "h100,a100", "on", "6", "×", "a100"],
+        ["gpufair/gpus:", "3", "on", "3", "h100"],
+        ["gpufair/pool:", "h100,a100", "on", "6", "a100"],
     ]
 
 
@@ -115,9 +118,7 @@ def test_more_important(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 8, ago=9), asked(2, 4, ago=9, team="vision"), ago=9)
     queue.submit(asked(3, 8, ago=8), asked(4, 4, ago=7, team="vision"))
     queue.submit(asked(5, 4, ago=5, team="speech"))
-    assert ["gpufair/tier:", "critical", "on", "4", "×", "h100"] in helps(
-        gpufair("explain", "00000005")
-    )
+    assert ["gpufair/tier:", "critical", "on", "4", "h100"] in helps(gpufair("explain", "00000005"))
 
 
 def test_nothing_would_help(queue: Filling, gpufair: Gpufair) -> None:
@@ -138,7 +139,9 @@ def test_what_something_outside_blocks_is_helped_by_no_tag(
         requests.block(session, {run_id(1): ("run_limit", "This instance runs 2 runs at once.")})
     said = gpufair("explain", "00000001").stdout
     assert "would start" not in said
-    assert "It starts once fewer runs run, or with a higher limit in dagster.yaml." in said
+    assert (
+        "It starts once fewer runs are in progress, or with a higher limit in dagster.yaml." in said
+    )
     assert json.loads(gpufair("explain", "00000001", "--json").stdout)["remedies"] == []
 
 
@@ -156,8 +159,9 @@ def test_about_when_and_at_the_latest(usual: Filling, gpufair: Gpufair) -> None:
     about, latest = time_of_day(-40), time_of_day(-100)
     assert f"about {about}" in row(gpufair("queue"), "00000003")
     assert (
-        f"Expected to start about {about}, if what runs takes as long as its jobs usually do; by "
-        f"{latest} at the latest. Unless something better comes."
+        f"It starts about {about}, if running jobs take as long as they usually do and no "
+        f"higher-priority run arrives; by {latest} at the latest, if running jobs use their full "
+        "max_duration."
     ) in gpufair("explain", "00000003").stdout
     said = json.loads(gpufair("explain", "00000003", "--json").stdout)["waiting"]
     assert said["submitted"] < said["about"] < said["at_the_latest"]
@@ -165,10 +169,12 @@ def test_about_when_and_at_the_latest(usual: Filling, gpufair: Gpufair) -> None:
 
 def test_when_the_others_end(usual: Filling, gpufair: Gpufair) -> None:
     lines = [line.split() for line in gpufair("explain", "00000003").stdout.splitlines()]
-    ends = {words[0]: words[5:7] for words in lines if words[1:2] in (["nlp"], ["speech"])}
+    ends = {
+        words[0]: " ".join(words[5:8]) for words in lines if words[1:2] in (["nlp"], ["speech"])
+    }
     assert ends == {
-        "00000001": ["about", time_of_day(-40)],
-        "00000002": ["by", time_of_day(-100)],
+        "00000001": f"about {time_of_day(-40)}",
+        "00000002": f"by {time_of_day(-100)}",
     }
     holding = json.loads(gpufair("explain", "00000003", "--json").stdout)["holding"]
     assert [(one["about"] is None, one["at_the_latest"] is None) for one in holding] == [
@@ -195,7 +201,7 @@ def test_what_preemption_would_do(queue: Filling, gpufair: Gpufair) -> None:
     other = gpufair("explain", "00000004").stdout
     assert (
         "preemption.mode: auto is not carried out in this version, which stops no running work; it "
-        "would stop nothing for this run now."
+        "would stop no other run for this one now."
     ) in other
 
 
@@ -204,11 +210,14 @@ def test_its_quota_is_used_up(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 8, ago=9), ago=9)
     queue.submit(asked(2, 2, ago=5))
     assert why(gpufair("queue"), "00000002") == (
-        "quota_exhausted: nlp uses 8 of its 8, and borrowing is off"
+        "quota_exhausted: nlp uses 8 of its quota of 8, and borrowing is off"
     )
     said = gpufair("explain", "00000002").stdout
     assert "What nlp runs in h100:" in said
-    assert "More at once takes a larger quota, a grant for a time, or leave to borrow" in said
+    assert (
+        "To run more at once, the team needs a larger quota, a grant, or permission to borrow"
+        in said
+    )
     (blocker,) = json.loads(gpufair("explain", "00000002", "--json").stdout)["blockers"]
     assert (blocker["what"], blocker["team"], blocker["in_use"]) == ("account", "nlp", 8)
 
@@ -217,7 +226,7 @@ def test_it_has_borrowed_what_it_may(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 8, ago=9), asked(2, 4, ago=9), ago=9)
     queue.submit(asked(3, 2, ago=5))
     assert why(gpufair("queue"), "00000003") == (
-        "borrow_limit: nlp uses 12: its 8 and 4 borrowed, and may borrow 4 at most"
+        "borrow_limit: nlp has reached its borrow limit: it uses its quota of 8 and 4 of 4 borrowed"
     )
     assert "What nlp runs in h100:" in gpufair("explain", "00000003").stdout
 
@@ -238,12 +247,12 @@ def test_its_team_declares_all_it_may(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(2, 2, ago=9, team="vision", pools=("t4",), cpus=8.0), ago=9)
     queue.submit(asked(3, 1, ago=5, team="vision", cpus=16.0))
     assert why(gpufair("queue"), "00000003") == (
-        "ceiling: vision uses 56 cpus of 64, and it declares 16"
+        "ceiling: vision uses 56 cpus of 64, and the run declares 16"
     )
     said = gpufair("explain", "00000003").stdout
     assert "What vision runs:" in said, "in all pools"
     assert {"00000001", "00000002"} <= set(said.split())
-    assert ["gpufair/cpus:", "8", "on", "1", "×", "h100"] in helps(gpufair("explain", "00000003"))
+    assert ["gpufair/cpus:", "8", "on", "1", "h100"] in helps(gpufair("explain", "00000003"))
     assert "a run that declares less (gpufair/cpus) may start sooner" in said
     assert " It fits by " not in said
 
@@ -254,7 +263,7 @@ def test_its_team_has_nothing_left_to_declare(queue: Filling, gpufair: Gpufair) 
     queue.run(asked(1, 2, ago=9, team="vision", cpus=64.0), ago=9)
     queue.submit(asked(2, 1, ago=5, team="vision", cpus=16.0))
     result = gpufair("explain", "00000002")
-    assert helps(result) == [["gpufair/cpus:", "left", "out", "on", "1", "×", "h100"]]
+    assert helps(result) == [["gpufair/cpus:", "left", "out", "on", "1", "h100"]]
     (remedy,) = json.loads(gpufair("explain", "00000002", "--json").stdout)["remedies"]
     assert (remedy["tag"], remedy["value"]) == ("gpufair/cpus", None)
 
@@ -264,10 +273,10 @@ def test_nodes_are_in_maintenance(queue: Filling, gpufair: Gpufair) -> None:
     queue.cordon("h100", "h2")
     queue.submit(asked(1, 8, ago=5))
     result = gpufair("queue")
-    assert why(result, "00000001") == "maintenance: it would fit but for h1, h2"
-    assert "h100 · 16 GPUs (16 in maintenance) · 0 in use · 0 free" in result.stdout
+    assert why(result, "00000001") == "maintenance: the GPUs it needs are on h1, h2, in maintenance"
+    assert "h100 · 16 GPUs (16 in maintenance) · none in use · none free" in result.stdout
     said = gpufair("explain", "00000001").stdout
-    assert "`gpufair pools` shows who took which out, and why." in said
+    assert "`gpufair pools` shows who took which node into maintenance, and why." in said
 
 
 def test_it_is_in_the_fast_lane(queue: Filling, gpufair: Gpufair) -> None:
@@ -275,7 +284,7 @@ def test_it_is_in_the_fast_lane(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 2, ago=9, team="vision", pools=("t4",)), ago=9)
     queue.submit(asked(2, 2, ago=5, team="speech", pools=("t4",)))
     assert why(gpufair("queue"), "00000002") == (
-        "lower_priority: kept in the fast lane, for smaller and shorter runs"
+        "lower_priority: the free GPUs are in the fast lane, for smaller and shorter runs"
     )
 
 
@@ -286,7 +295,7 @@ def test_it_is_kept_for_a_window_to_come(queue: Filling, gpufair: Gpufair) -> No
     queue.submit(asked(2, 4, ago=5, team="vision"))
     result = gpufair("queue")
     assert why(result, "00000002") == (
-        f"lower_priority: kept for speech from {time_of_day(-120)} on"
+        f"lower_priority: reserved for a window of speech from {time_of_day(-120)}"
     )
     assert "12 are speech's in " in gpufair("explain", "00000002").stdout
 
@@ -300,7 +309,7 @@ def test_its_team_covers_it_and_not_its_own_account(queue: Filling, gpufair: Gpu
     words = [line.split() for line in result.stdout.splitlines()]
     assert ["class", "guaranteed", "guaranteed", "by", "its", "team"] in [row[:6] for row in words]
     assert "then guaranteed by its team, then borrowing." in result.stdout
-    assert "points as guaranteed by its team:" in result.stdout
+    assert "points as guaranteed by its team):" in result.stdout
 
 
 def test_projects_of_one_team_that_both_borrow(queue: Filling, gpufair: Gpufair) -> None:
@@ -309,7 +318,7 @@ def test_projects_of_one_team_that_both_borrow(queue: Filling, gpufair: Gpufair)
     queue.submit(asked(3, 4, ago=50), asked(4, 5, ago=4, project="pretrain"))
     result = gpufair("explain", "00000003")
     assert "why 00000004 comes first" in result.stdout
-    assert "Both borrow for one team: whose project has less above its quota" in result.stdout
+    assert "Both borrow for one team: the project that has borrowed less" in result.stdout
     inside = next(line.split() for line in result.stdout.splitlines() if "inside" in line)
     assert float(inside[1]) < float(inside[2])
 
@@ -319,5 +328,5 @@ def test_a_pool_and_a_team_that_are_no_more_are_told_in_full(
 ) -> None:
     queue.submit(asked(1, 2, pools=("a100",)))
     assert why(gpufair("queue"), "00000001").startswith(
-        "insufficient_gpus: needs 2 × a100; the pool is not in the policy"
+        "insufficient_gpus: needs 2 a100; the pool is not in the policy"
     )

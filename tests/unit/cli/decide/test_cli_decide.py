@@ -74,7 +74,7 @@ def gpufair() -> Decide:
 def test_a_case_as_a_table(here: Path, gpufair: Decide) -> None:
     lines = gpufair("cases/b.yaml").stdout.splitlines()
     assert lines[0] == "two wait for four GPUs    cases/b.yaml, 2026-06-01T12:00:00.000Z"
-    assert lines[1].split() == ["starts", "team", "tier", "pool", "gpus", "class", "points", "on"]
+    assert lines[1].split() == ["starts", "team", "tier", "pool", "GPUs", "class", "points", "on"]
     assert lines[2].split()[:6] == ["q2", "red", "standard", "t4", "4", "guaranteed"]
     assert lines[3].split()[:2] == ["waits", "team"]
     assert lines[4].split()[:6] == ["q1", "blue", "standard", "t4", "4", "borrowing"]
@@ -85,7 +85,7 @@ def test_a_case_as_a_table(here: Path, gpufair: Decide) -> None:
 def test_a_case_in_which_nothing_happens(here: Path, gpufair: Decide) -> None:
     (here / "idle.yaml").write_text(IDLE)
     lines = gpufair("idle.yaml").stdout.splitlines()
-    assert lines[:2] == ["idle.yaml, 2026-06-01T12:00:00.000Z", "Nothing waits, so nothing starts."]
+    assert lines[:2] == ["idle.yaml, 2026-06-01T12:00:00.000Z", "No run waits, so none starts."]
 
 
 def test_a_case_as_data(here: Path, gpufair: Decide) -> None:
@@ -322,8 +322,8 @@ def test_who_has_to_leave_and_what_is_reserved(
 
     monkeypatch.setattr(decide_module, "plan", plan)
     said = [" ".join(line.split()) for line in gpufair("held.yaml").stdout.splitlines()]
-    assert "r1 blue standard t4 4 reclaim, if a person agrees q2 4" in said
+    assert "r1 blue standard t4 4 reclaim, after approval q2 4" in said
     assert "q2 t4 4 guaranteed ?" in said
     assert any(line.startswith("q1 t4 4 of its quota borrowing") for line in said)
-    assert "what was promised to q3 is promised no more" in said
-    assert "r2 may go on borrowing, since nobody waits for it" in said
+    assert "the promise to q3 ends" in said
+    assert "r2 may go on borrowing, since no run waits for these GPUs" in said

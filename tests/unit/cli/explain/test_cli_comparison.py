@@ -39,7 +39,7 @@ def test_a_difference_shows_however_small() -> None:
     assert lines["wait"] == ["4.04", "4.00"]
     assert lines["sum"] == ["2,004.04", "2,004.00"]
     assert lines["tier"] == ["2,000", "2,000"]
-    assert lines["They"][-5:] == ["class:", "more", "points", "come", "first."]
+    assert lines["Both"][-5:] == ["class:", "more", "points", "go", "first."]
 
 
 def test_only_what_makes_a_difference_is_shown() -> None:
@@ -57,8 +57,8 @@ def test_saturation_when_it_decides() -> None:
 
 def test_submission_and_id_when_they_decide() -> None:
     earlier = said(compare(standing("one", submitted=1.0), standing("two", submitted=62.0)))
-    first, second = earlier["submitted"]
-    assert first < second
+    first, _, second, _ = earlier["submitted"]
+    assert first < second, "each with its zone"
     alike = said(compare(standing("one"), standing("two")))
     assert alike["id"] == ["aaaaaaaa", "bbbbbbbb"]
 
@@ -67,6 +67,8 @@ def test_all_of_it_for_programs() -> None:
     data = comparison_json(compare(standing("two", wait=1.0), standing("one", wait=2.0)))
     assert (data["first"], data["second"], data["comes_first"]) == ("two", "one", "one")
     assert data["decided_by"] == "sum"
+    (submitted,) = (row for row in data["rows"] if row["name"] == "submitted")
+    assert submitted["first"] == "1970-01-01T00:00:00.000Z"
     assert data["rows"][0] == {
         "name": "class",
         "first": "guaranteed",

@@ -45,7 +45,7 @@ def test_each_reason_has_its_own(reason: str) -> None:
 
 
 def test_what_starts_at_once_has_a_next_step_too() -> None:
-    assert large(None) == "`gpufair queue` shows the whole line."
+    assert large(None) == "`gpufair queue` shows all runs that wait."
 
 
 @pytest.mark.parametrize("reason", REASONS)
@@ -101,9 +101,9 @@ def test_only_what_is_declared_and_limited_can_be_less() -> None:
 
 
 def test_a_bound_helps_where_something_is_kept_for_a_time() -> None:
-    assert "if it says that it is over in time (gpufair/max_duration)" in large("lower_priority")
+    assert "or sooner with a short enough `gpufair/max_duration`" in large("lower_priority")
     bounded = large("lower_priority", max_duration=3600.0)
-    assert "if it is over sooner (gpufair/max_duration)" in bounded
+    assert "or sooner with a shorter `gpufair/max_duration`" in bounded
     window = "windows: [{team: nlp, pool: t4, gpus: 1, cron: 0 1 * * *, duration: 1h}]"
     unpassed = "backfill: {enabled: false}\n"
     assert "max_duration" not in small("lower_priority", unpassed)
@@ -134,7 +134,7 @@ def test_a_bound_that_was_tried_in_vain_is_not_named() -> None:
 def test_other_tags_may_help_and_are_no_promise(reason: str) -> None:
     said = next_step(POOLS, LARGE, "h100", reason, remedies=[])
     assert " may start sooner" in said
-    assert ", or " not in said.replace("back, or others", "")
+    assert ", or " not in said.replace("back, or other GPUs", "")
 
 
 QUOTA = """
@@ -152,12 +152,14 @@ STARTS = parse_moment("2026-06-01T12:00:00Z").timestamp()
 def test_a_quota_that_is_too_small_is_not_freed_by_runs_that_end() -> None:
     said = next_step(parse_policy(QUOTA), LARGE, "h100", "quota_exhausted")
     assert said == (
-        "Its quota there is too small for it, whichever runs end. A run that takes fewer GPUs "
-        "(gpufair/gpus: 4) may start sooner. As it is, it takes a larger quota, a grant for a time, "
-        "or leave to borrow: `gpufair teams` shows what there is."
+        "The quota of its team is too small for it, whichever runs end. A run that takes fewer GPUs "
+        "(gpufair/gpus: 4) may start sooner. Without a change of its tags it needs a larger quota, a "
+        "grant, or permission to borrow: `gpufair teams` shows its quota."
     )
     covered = next_step(parse_policy(QUOTA), replace(LARGE, gpus=4000), "h100", "quota_exhausted")
-    assert covered.startswith("It starts once runs of its team end. More at once takes")
+    assert covered.startswith(
+        "It starts once runs of its team end. To run more at once, the team needs"
+    )
     nothing = next_step(parse_policy(QUOTA), SMALL, "t4", "quota_exhausted")
     assert "gpufair/gpus" not in nothing
     assert "names one more pool (gpufair/pool: t4,h100)" in nothing
@@ -166,7 +168,7 @@ def test_a_quota_that_is_too_small_is_not_freed_by_runs_that_end() -> None:
 @pytest.mark.parametrize(
     ("now", "says"),
     [
-        (STARTS - 60, "until a grant or a window of its team begins"),
+        (STARTS - 60, "until a grant or a window of the team begins"),
         (STARTS, "It starts once runs of its team end."),
         (STARTS + 2 * 86400, "too small for it, whichever runs end"),
     ],

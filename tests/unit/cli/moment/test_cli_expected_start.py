@@ -1,4 +1,4 @@
-"""By when and about when: a bound is told as a bound, and what is usual only where it is sooner."""
+"""By when and about when: a limit is told as a limit, and what is usual only where it is sooner."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from dagster_gpufair.scheduling.model import Lease, Request, State
 
 NOON = time.mktime((2026, 6, 1, 12, 0, 0, 0, 0, -1))
 HOUR = 3600.0
+ZONE = time.strftime("%Z", time.localtime(NOON))
 
 
 @pytest.mark.parametrize(
     ("latest", "usual", "words"),
     [
         (None, None, "?"),
-        (NOON + HOUR, None, "by 13:00"),
-        (None, NOON + HOUR, "about 13:00"),
-        (NOON + 2 * HOUR, NOON + HOUR, "about 13:00"),
-        (NOON + HOUR, NOON + HOUR, "by 13:00"),
-        (NOON + HOUR, NOON + 2 * HOUR, "by 13:00"),
+        (NOON + HOUR, None, f"by 13:00 {ZONE}"),
+        (None, NOON + HOUR, f"about 13:00 {ZONE}"),
+        (NOON + 2 * HOUR, NOON + HOUR, f"about 13:00 {ZONE}"),
+        (NOON + HOUR, NOON + HOUR, f"by 13:00 {ZONE}"),
+        (NOON + HOUR, NOON + 2 * HOUR, f"by 13:00 {ZONE}"),
         (NOON, None, "now"),
     ],
 )
@@ -32,11 +33,13 @@ def test_in_a_table(latest: float | None, usual: float | None, words: str) -> No
 
 def test_in_a_sentence() -> None:
     assert Expected.of(NOON + 2 * HOUR, NOON + HOUR).sentence(NOON) == (
-        "Expected to start about 13:00, if what runs takes as long as its jobs usually do; by 14:00 at "
-        "the latest. Unless something better comes."
+        f"It starts about 13:00 {ZONE}, if running jobs take as long as they usually do and no "
+        f"higher-priority run arrives; by 14:00 {ZONE} at the latest, if running jobs use their full "
+        "max_duration."
     )
     assert Expected.of(NOON + HOUR, None).sentence(NOON) == (
-        "Starts by 13:00 at the latest, by the bounds of what runs, unless something better comes."
+        f"It starts by 13:00 {ZONE} at the latest, if running jobs use their full max_duration and no "
+        "higher-priority run arrives."
     )
     assert Expected().sentence(NOON) == "When it starts is not known."
 

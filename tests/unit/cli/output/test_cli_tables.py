@@ -9,16 +9,9 @@ import pytest
 from rich.console import Console
 
 from dagster_gpufair.cli.moment.current import short_ids
-from dagster_gpufair.cli.output.tables import (
-    Column,
-    age,
-    clock,
-    number,
-    percent,
-    plain,
-    table,
-    whole_sentence,
-)
+from dagster_gpufair.cli.output.tables import Column, table
+from dagster_gpufair.cli.output.text import number, percent, plain, whole_sentence
+from dagster_gpufair.cli.output.times import age, clock, moment
 
 COLUMNS = [Column("run"), Column("asks", right=True), Column("why", wraps=True)]
 ROWS = [
@@ -74,11 +67,13 @@ def test_ages(seconds: float, shown: str) -> None:
     assert age(seconds) == shown
 
 
-def test_times_name_the_day_if_it_is_not_the_day_of_now() -> None:
+def test_times_name_their_zone_and_the_day_if_it_is_not_the_day_of_now() -> None:
     noon = time.mktime((2026, 6, 1, 12, 0, 7, 0, 0, -1))
-    assert clock(noon, noon) == "12:00"
-    assert clock(noon, noon, seconds=True) == "12:00:07"
-    assert clock(noon + 86400, noon) == "2026-06-02 12:00"
+    zone = time.strftime("%Z", time.localtime(noon))
+    assert clock(noon, noon) == f"12:00 {zone}"
+    assert clock(noon, noon, seconds=True) == f"12:00:07 {zone}"
+    assert clock(noon + 86400, noon) == f"2026-06-02 12:00 {zone}"
+    assert moment(noon) == f"2026-06-01 12:00:07 {zone}"
 
 
 @pytest.mark.parametrize(
@@ -126,6 +121,20 @@ def test_a_table_without_room_tells_its_sentences_below() -> None:
         "    4 of them on one node",
         "90c1d4e2    16",
     ]
+
+
+def test_a_narrow_table_leaves_out_the_least_important_columns_first() -> None:
+    columns = [Column("run"), Column("asks", right=True, drop=2), Column("why", drop=1)]
+    assert printed(100, columns)[0] == "run       asks  why"
+    assert printed(70, columns)[0] == "run       why"
+    assert printed(20, columns) == ["run", "3f2a91c0", "90c1d4e2"]
+
+
+def test_a_name_is_folded_where_leaving_out_is_not_enough() -> None:
+    columns = [Column("run"), Column("asks", right=True), Column("why")]
+    lines = printed(40, columns)
+    assert max(len(line) for line in lines) <= 40
+    assert " ".join(" ".join(lines).split()).count("on one node") == 2, "nothing is lost"
 
 
 @pytest.mark.parametrize("width", [5, 12])
