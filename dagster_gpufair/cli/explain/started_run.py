@@ -14,7 +14,7 @@ from dagster_gpufair.cli.moment.current import Moment, short_ids
 from dagster_gpufair.cli.moment.quota_words import quota_use
 from dagster_gpufair.cli.output.json_output import gpus, iso
 from dagster_gpufair.cli.output.text import LONGEST_SENTENCE, number, plain, sentence
-from dagster_gpufair.cli.output.times import age, clock
+from dagster_gpufair.cli.output.times import after, age, clock
 from dagster_gpufair.engine.as_off import not_carried_out
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.events import Event
@@ -191,8 +191,8 @@ def _why_then(
     now: float,
 ) -> Iterator[RenderableType]:
     yield (
-        f"It started at {clock(lease.started_at, now)}, after waiting "
-        f"{age(lease.started_at - judged.submitted)}, as {judged.class_.words} with "
+        f"It started at {clock(lease.started_at, now)}, "
+        f"{after(lease.started_at - judged.submitted)}, as {judged.class_.words} with "
         f"{number(judged.points.score)} points."
     )
     if compared is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dagster_gpufair.cli.output.text import counted, plain, sentence, whole_sentence
-from dagster_gpufair.cli.output.times import age, clock
+from dagster_gpufair.cli.output.times import after, age, clock
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.policy.quantities import ONE_GPU, format_duration, format_gpus
 
@@ -14,12 +14,15 @@ _SHORT = 8
 _INTERNAL = ("lease", "request", "policy_version")
 """Numbers of rows, which say nothing to people."""
 
+_CLASSES = {"borrowing": "borrowed", "shared": "guaranteed by its team"}
+"""Classes of starts as they are recorded, where people say another word."""
+
 Names = Mapping[str, str]
 """Run ids as people read them."""
 
 
 def sentence_of(event: Event, names: Names | None = None) -> str:
-    """``8 h100 on h1 are granted to the run, as guaranteed, after it has waited 12m.``"""
+    """``8 h100 on h1 are granted to the run, guaranteed, after it waited 12m.``"""
     words = _WORDS.get(event.kind)
     if words is not None:
         try:
@@ -95,9 +98,10 @@ def _unreserved(event: Event, names: Names) -> str:
 
 def _granted(event: Event, _: Names) -> str:
     data = event.data
-    as_ = f", as {plain(str(data['class']))}" if data.get("class") else ""
+    class_ = str(data.get("class") or "")
+    as_ = f", {plain(_CLASSES.get(class_, class_))}" if class_ else ""
     submitted = data.get("submitted")
-    waited = f", after it has waited {age(event.at - float(submitted))}" if submitted else ""
+    waited = f", {after(event.at - float(submitted))}" if submitted else ""
     return f"{_amount(event)} {_are(event)} granted to the run{as_}{waited}"
 
 

@@ -13,6 +13,11 @@ def age(seconds: float) -> str:
     return format_duration(whole if whole < 60 else whole // 60 * 60)
 
 
+def after(seconds: float) -> str:
+    """``after it waited 41m``, or ``at once``."""
+    return f"after it waited {age(seconds)}" if seconds >= 1 else "at once"
+
+
 def clock(at: float, now: float, seconds: bool = False) -> str:
     """``14:20 CET``: a time of day in the local zone, with the day where it is not that of ``now``."""
     when = time.localtime(at)

@@ -162,7 +162,7 @@ def test_it_started_before_another_that_waited(queue: Filling, gpufair: Gpufair)
         f"It holds 8 h100 on h2 since {time_of_day(40)} (40m), until {end} at the latest." in said
     )
     assert "Its GPUs are within the quota: nlp uses 8 of its quota of 8." in said
-    assert f"It started at {time_of_day(40)}, after waiting 10m, as guaranteed with 2," in said
+    assert f"It started at {time_of_day(40)}, after it waited 10m, as guaranteed with 2," in said
     assert "Next in line for h100 after that pass was 00000003 (insufficient_gpus)." in said
     assert "why it came before 00000003    00000002   00000003" in said
     assert "The class decides before points do" in said
@@ -178,7 +178,7 @@ def test_it_started_past_a_larger_one_that_ranks_higher(queue: Filling, gpufair:
     queue.submit(asked(3, 8, ago=60), asked(4, 2, ago=50, team="speech"))
     queue.decide(ago=40)
     said = gpufair("explain", "00000004").stdout
-    assert "after waiting 10m, as borrowing with 2," in said
+    assert "after it waited 10m, as borrowing with 2," in said
     assert "A run that ranks higher had to wait then: 00000003 (insufficient_gpus)." in said
     assert "why 00000003 ranks higher" in said
 
@@ -324,7 +324,7 @@ def test_it_is_over(queue: Filling, gpufair: Gpufair) -> None:
     assert (
         f"It held 8 h100 on h1 from {time_of_day(40)} to {time_of_day(5)} (35m): success." in said
     )
-    assert "after waiting 10m, as guaranteed" in said
+    assert "after it waited 10m, as guaranteed" in said
     lease = json.loads(gpufair("explain", "00000001", "--json").stdout)["lease"]
     assert (lease["ended_as"], lease["covered"]) == ("success", None)
 

@@ -34,7 +34,7 @@ def test_a_run_from_its_submission_to_its_end(queue: Filling, gpufair: Gpufair) 
     assert [what for _, what in told] == [
         "The run is submitted: team nlp asks for 8 h100, for 2h at most.",
         "8 h100 on h1 are reserved for the run.",
-        "8 h100 on h1 are granted to the run, as guaranteed, after it has waited 10m.",
+        "8 h100 on h1 are granted to the run, guaranteed, after it waited 10m.",
         "The run's reservation in h100 ends.",
         "The run ends (success), and 8 h100 are released after 30m.",
     ]
@@ -50,7 +50,7 @@ def test_a_run_that_waits_again_and_is_cancelled(queue: Filling, gpufair: Gpufai
         requests.cancel(session, [run_id(1)], minutes(7), "canceled")
     assert [what for _, what in said(gpufair("history", "00000001"))] == [
         "The run is submitted: team nlp asks for 0.5 to 1 h100.",
-        "1 h100 on h1 is granted to the run, as guaranteed, after it has waited 0s.",
+        "1 h100 on h1 is granted to the run, guaranteed, at once.",
         "The run waits again: code location is away.",
         "The run does not wait any more: it is canceled.",
     ]
