@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dagster_gpufair.gate.tags import InvalidAsk, gpu_tags
-
 if TYPE_CHECKING:
     from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
+    from dagster_gpufair.gate.tags import InvalidAsk, gpu_tags
 
 __version__ = "0.2.0"
 __all__ = ["GpuFairRunCoordinator", "InvalidAsk", "gpu_tags"]
 
+_DEFINED_IN = {
+    "GpuFairRunCoordinator": "dagster_gpufair.gate.coordinator",
+    "InvalidAsk": "dagster_gpufair.gate.tags",
+    "gpu_tags": "dagster_gpufair.gate.tags",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # Code locations import this package for its tags; only the instance needs the coordinator.
-    if name == "GpuFairRunCoordinator":
-        from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
+    # Code locations need the tags only, the instance the coordinator, and `gpufair --version` neither.
+    if name in _DEFINED_IN:
+        from importlib import import_module
 
-        return GpuFairRunCoordinator
+        return getattr(import_module(_DEFINED_IN[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

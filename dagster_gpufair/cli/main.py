@@ -8,37 +8,48 @@ from typing import Any
 import click
 
 from dagster_gpufair import __version__
-from dagster_gpufair.cli.cordon import cordon, uncordon
-from dagster_gpufair.cli.decide import decide
-from dagster_gpufair.cli.demo import demo
-from dagster_gpufair.cli.explain import explain
-from dagster_gpufair.cli.init import init
-from dagster_gpufair.cli.policy import policy
-from dagster_gpufair.cli.pools import pools
-from dagster_gpufair.cli.queue import queue
-from dagster_gpufair.cli.teams import teams
-from dagster_gpufair.ledger.errors import LedgerError
-from dagster_gpufair.policy.problems import PolicyError
+from dagster_gpufair.cli.lazy_group import LazyCommand, LazyGroup
+
+COMMANDS = {
+    name: LazyCommand(f"dagster_gpufair.cli.{module}", name, summary)
+    for name, module, summary in (
+        ("queue", "queue.command", "What waits in each pool, why, and when it starts."),
+        ("explain", "explain.command", "Why a run waits, or why it started when it did."),
+        ("history", "history.command", "Everything that happened to a run, oldest first."),
+        ("refused", "history.refused", "Runs that were refused, and why."),
+        ("pools", "pools.command", "The GPUs of each pool: in use, free and reserved."),
+        ("teams", "teams.command", "What each team and project may use, uses and borrows."),
+        ("cordon", "pools.cordon", "Take a node into maintenance."),
+        ("uncordon", "pools.cordon", "Put a node back from maintenance."),
+        ("policy", "policy.command", "The policy in force, its versions, and checks of a file."),
+        ("decide", "decide.command", "What is decided in a case that you write down."),
+        ("init", "policy.init", "Write a policy to start from."),
+        ("demo", "demo.command", "Start Dagster with three teams that share GPUs."),
+    )
+}
 
 
-class PlainErrors(click.Group):
+class PlainErrors(LazyGroup):
     """What is wrong with a ledger or a policy ends a command with a message, not with a traceback."""
 
-    def invoke(self, context: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(context)
-        except (LedgerError, PolicyError) as error:
-            raise click.ClickException(str(error)) from error
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            from dagster_gpufair.ledger.errors import LedgerError
+            from dagster_gpufair.policy.problems import PolicyError
+
+            if isinstance(error, (LedgerError, PolicyError)):
+                raise click.ClickException(str(error)) from error
+            raise
 
 
-@click.group(cls=PlainErrors)
+@click.group(cls=PlainErrors, lazy=COMMANDS)
 @click.version_option(__version__, prog_name="gpufair")
 def cli() -> None:
     """GPU quotas, fair order and plain reasons for the teams that share one Dagster instance."""
-
-
-for command in (queue, explain, pools, teams, cordon, uncordon, policy, decide, init, demo):
-    cli.add_command(command)
 
 
 def main() -> None:

@@ -177,7 +177,7 @@ def test_ctrl_c_in_a_terminal_stops_everything(start: Start, home: Path, port: i
         env={**os.environ, "TERM": "xterm", "COLUMNS": "150", "LINES": "50"},
     )
     os.close(theirs)
-    demo.read_until("granted 4 × h100")
+    demo.read_until("granted 4 h100")
     assert processes_of(home) != []
 
     demo.output.write(CTRL_C)

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from dagster_gpufair.gate.gpu_queue import judged
-
-from dagster_gpufair.cli.tables import clock
+from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.engine.as_off import as_off
+from dagster_gpufair.engine.carry_out import judged
 from dagster_gpufair.ledger import leases, lifecycle, nodes, policies, reservations, status
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.requests import RequestRecord
@@ -75,6 +74,11 @@ def minutes(ago: float) -> float:
 def time_of_day(ago: float) -> str:
     """That moment as people read it."""
     return clock(minutes(ago), _Start.at)
+
+
+def minute(ago: float) -> str:
+    """That moment without its zone: what a time with seconds begins with."""
+    return time_of_day(ago).rpartition(" ")[0]
 
 
 def utc(ago: float) -> str:

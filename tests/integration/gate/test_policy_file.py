@@ -268,7 +268,7 @@ def test_a_policy_is_adopted_later_if_the_ledger_could_not_be_written(
     stage.pass_()
     stage.write_policy(POLICY.replace("t4: 2", "t4: 4"))
     with monkeypatch.context() as broken:
-        broken.setattr("dagster_gpufair.gate.gpu_queue.nodes.cordoned_by_pool", _out_of_order)
+        broken.setattr("dagster_gpufair.engine.engine.nodes.cordoned_by_pool", _out_of_order)
         assert stage.troubled_pass() != []
 
     starts = stage.submit(team="red", pool="t4", gpus=4)

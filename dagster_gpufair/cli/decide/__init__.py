@@ -1,0 +1,1 @@
+"""``gpufair decide``: what is decided in a case that is written down."""

@@ -1,0 +1,1 @@
+"""``gpufair demo``: Dagster with three teams that share GPUs, to look at."""

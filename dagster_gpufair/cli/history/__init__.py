@@ -1,0 +1,1 @@
+"""``gpufair history`` and ``refused``: what the ledger remembers of runs."""

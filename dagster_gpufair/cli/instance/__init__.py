@@ -1,0 +1,1 @@
+"""Which Dagster instance a command is about, and how it is opened."""

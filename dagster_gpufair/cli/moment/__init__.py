@@ -1,0 +1,1 @@
+"""What the ledger says at one moment, for all commands that show the present."""

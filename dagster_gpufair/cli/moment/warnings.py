@@ -1,0 +1,36 @@
+"""What a person has to know before all else: a daemon that is gone, a policy file that is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
+from dagster_gpufair.cli.moment.current import Daemon, Moment
+from dagster_gpufair.cli.output.tables import alarm, warning
+from dagster_gpufair.cli.output.text import plain, sentence
+from dagster_gpufair.cli.output.times import age, clock
+
+
+def warnings(moment: Moment) -> Iterator[RenderableType]:
+    """In parts to print, above everything that shows the moment."""
+    if moment.daemon.overdue:
+        yield alarm(_silent(moment.daemon, moment.now))
+    if moment.file_trouble:
+        yield warning(
+            f"{sentence(str(moment.file_trouble['summary']))}: the file is not adopted, and policy "
+            f"v{moment.version.version} stays in force. `gpufair policy show` says what is wrong."
+        )
+
+
+def _silent(daemon: Daemon, now: float) -> str:
+    if daemon.last_pass is None:
+        said = "No queue daemon has run on this instance yet"
+    else:
+        where = f" on {plain(daemon.host)}" if daemon.host else ""
+        said = (
+            f"The queue daemon{where} does not run: its last pass was {age(now - daemon.last_pass)} "
+            f"ago, at {clock(daemon.last_pass, now, seconds=True)}"
+        )
+    todo = daemon.trouble or "Start `dagster dev` or `dagster-daemon run`."
+    return f"{said}. No run starts until it does. {sentence(todo)}"

@@ -1,0 +1,1 @@
+"""How commands print: tables and sentences for people, JSON for programs."""

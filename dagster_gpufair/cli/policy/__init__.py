@@ -1,0 +1,1 @@
+"""``gpufair policy`` and ``init``: the rules, as a file and in force."""

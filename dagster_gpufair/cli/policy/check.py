@@ -1,0 +1,122 @@
+"""``gpufair policy check``: everything that is wrong with a policy file, and what it would mean now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import RenderableType
+from rich.padding import Padding
+
+from dagster_gpufair.cli.instance.option import instance_option
+from dagster_gpufair.cli.output.json_output import json_option, show_json
+from dagster_gpufair.cli.output.tables import show
+from dagster_gpufair.cli.output.text import counted, sentence
+from dagster_gpufair.cli.policy.problem_lines import lines_of, problems_json
+from dagster_gpufair.cli.policy.what_changes import (
+    all_left_behind,
+    left_behind_json,
+    workspace_locations,
+)
+from dagster_gpufair.cli.policy.would_stop import all_that_would_stop, stop_json
+from dagster_gpufair.engine.as_off import not_carried_out
+from dagster_gpufair.policy.loading import read_policy
+from dagster_gpufair.policy.models import Policy
+from dagster_gpufair.policy.notes import notes_of, unknown_locations
+from dagster_gpufair.policy.problems import PolicyError
+
+if TYPE_CHECKING:
+    from dagster_gpufair.cli.policy.on_instance import OnInstance
+
+_DEFAULT_FILE = Path("gpufair.yaml")
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "-w",
+    "--workspace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The workspace file with the code locations [default: workspace.yaml beside FILE or here].",
+)
+@instance_option
+@json_option
+def check(file: Path | None, workspace: Path | None, home: Path | None, as_json: bool) -> None:
+    """Say everything that is wrong with a policy file; exit 1 if it cannot take effect.
+
+    FILE is by default the one that the instance follows, else gpufair.yaml in this folder. With an
+    instance (--home or DAGSTER_HOME), also which runs the change would leave behind.
+    """
+    consequence = ""
+    if file is None:
+        file, consequence = _followed_file(home)
+    try:
+        _, read = read_policy(file)
+    except PolicyError as error:
+        if as_json:
+            show_json({"file": str(file), "ok": False, "problems": problems_json(error.problems)})
+        else:
+            show(*(sentence(line) for line in error.report(consequence).splitlines()))
+        raise SystemExit(1) from None
+    found = _on_instance(read, home)
+    seen = found.locations if found else ()
+    in_workspace = workspace_locations(workspace, file)
+    notes = [*notes_of(read), *unknown_locations(read, in_workspace, seen)]
+    if as_json:
+        stops = found.stops if found else None
+        show_json(
+            {
+                "file": str(file),
+                "ok": True,
+                "problems": problems_json(notes),
+                "not_carried_out": not_carried_out(read),
+                "would_stop": None if stops is None else [stop_json(stop) for stop in stops],
+                "left_behind": [left_behind_json(group) for group in (found.left if found else ())],
+            }
+        )
+        return
+    pools, teams = counted(len(read.pools), "pool"), counted(len(read.teams), "team")
+    show(f"{sentence(str(file))}: no errors, {pools}, {teams}", *lines_of(notes))
+    if found is not None:
+        show(*_indented(all_left_behind(found.left, found.names)))
+        show(*_indented(all_that_would_stop(found.stops or (), found.names)))
+
+
+def _on_instance(read: Policy, home: Path | None) -> OnInstance | None:
+    """None where no instance is named and the file stops nothing, or none with a GPU ledger is there."""
+    if home is None and not os.environ.get("DAGSTER_HOME") and not not_carried_out(read):
+        return None
+    # It opens the instance: a file by itself is checked without it.
+    from dagster_gpufair.cli.policy.on_instance import on_instance
+
+    return on_instance(read, home)
+
+
+def _indented(lines: Iterable[tuple[int, str]]) -> Iterator[RenderableType]:
+    for depth, line in lines:
+        yield Padding(line, (0, 0, 0, 2 * depth))
+
+
+def _followed_file(home: Path | None) -> tuple[Path, str]:
+    """The file of the instance, and what an error in it would mean; without one, the file here."""
+    from dagster_gpufair.cli.instance.opening import coordinator_of, opened
+    from dagster_gpufair.ledger import policies
+    from dagster_gpufair.ledger.connect import ledger_of
+
+    nobody_says = home is None and not os.environ.get("DAGSTER_HOME")
+    try:
+        with opened(home) as instance:
+            coordinator = coordinator_of(instance)
+            if coordinator is None:
+                return _DEFAULT_FILE, ""
+            with ledger_of(instance).reading() as session:
+                version = policies.in_force(session)
+            stays = f"v{version.version} stays in force" if version else "no policy is in force"
+            return coordinator.policy_watch.path, f"nothing changed ({stays})"
+    except click.ClickException:
+        if nobody_says and _DEFAULT_FILE.exists():
+            return _DEFAULT_FILE, ""
+        raise

@@ -1,0 +1,1 @@
+"""``gpufair pools``, ``cordon`` and ``uncordon``: the GPUs and nodes of each pool."""

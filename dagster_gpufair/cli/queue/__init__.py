@@ -1,0 +1,1 @@
+"""``gpufair queue``: what waits and runs in each pool."""

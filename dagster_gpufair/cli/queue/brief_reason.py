@@ -1,0 +1,121 @@
+"""A reason in a few words, with who is in the way: for a row of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dagster_gpufair.cli.explain.blockers import requests_in_the_way
+from dagster_gpufair.cli.moment.current import Moment, Waiter
+from dagster_gpufair.cli.moment.quota_words import quota_use
+from dagster_gpufair.cli.output.text import LONGEST_SENTENCE, plain, sentence
+from dagster_gpufair.cli.output.times import clock
+from dagster_gpufair.policy.quantities import format_gpus
+from dagster_gpufair.scheduling import wording
+from dagster_gpufair.scheduling.holding import Holding
+from dagster_gpufair.scheduling.reasons import NO_BORROWING
+
+_LONGEST_ERROR = 120
+"""Characters of an error in a code location; `gpufair explain` has all."""
+
+
+def brief_reason(moment: Moment, waiter: Waiter) -> str:
+    """``lower_priority: reserved for 3f2a91c0``, ``insufficient_gpus: h100 has no free GPUs``."""
+    if waiter.reason is None:
+        return sentence(waiter.message)
+    words = _WORDS.get(waiter.reason)
+    request, policy = waiter.request, moment.policy
+    by_rules = (
+        request.id not in moment.state.blocked
+        and request.team in policy.teams
+        and request.tier in policy.tiers
+        and waiter.pool in policy.pools
+    )
+    if words is not None and by_rules:
+        return sentence(f"{waiter.reason}: {words(moment, waiter)}")
+    longest = _LONGEST_ERROR if waiter.reason == "environment" else LONGEST_SENTENCE
+    return plain(f"{waiter.reason}: {waiter.message}", longest)
+
+
+def _holding(moment: Moment, waiter: Waiter) -> Holding:
+    return moment.settled_snapshot.accounts.holding(waiter.request, waiter.pool)
+
+
+def _quota(moment: Moment, waiter: Waiter) -> str:
+    rights = moment.settled_snapshot.rights(waiter.request)
+    barred = rights.barred if rights is not None else None
+    return f"{quota_use(_holding(moment, waiter))}, and {barred or NO_BORROWING}"
+
+
+def _borrow_limit(moment: Moment, waiter: Waiter) -> str:
+    holding = _holding(moment, waiter).limited_by(waiter.request.sizes[-1])
+    limit = holding.borrow_limit or 0
+    borrowed, most = format_gpus(holding.overage), format_gpus(limit)
+    if not limit:
+        return f"{quota_use(holding)}, and may borrow none"
+    if holding.overage >= limit:
+        quota = f"its quota of {format_gpus(holding.quota)} and " if holding.quota else ""
+        return (
+            f"{holding} has reached its borrow limit: it uses {quota}{borrowed} of {most} borrowed"
+        )
+    return f"{quota_use(holding)}, and may borrow {most} in all"
+
+
+def _ceiling(moment: Moment, waiter: Waiter) -> str:
+    least = waiter.request.sizes[-1]
+    exceeded = moment.settled_snapshot.ceilings.exceeded(waiter.request, waiter.pool, least)
+    if exceeded is None:
+        return waiter.message
+    return (
+        f"{waiter.request.team} uses {exceeded.used:g} {exceeded.what} of {exceeded.most:g}, and the "
+        f"run declares {exceeded.asked:g}"
+    )
+
+
+def _free(moment: Moment, waiter: Waiter) -> str:
+    room = moment.settled_snapshot.room(waiter.pool)
+    if room.idle > 0:
+        return wording.free(moment.policy, waiter.pool, room, waiter.request)
+    away = moment.policy.pools[waiter.pool].capacity - room.ready
+    maintenance = f", and {format_gpus(away)} are in maintenance" if away else ""
+    return f"{waiter.pool} has no free GPUs{maintenance}"
+
+
+def _lower_priority(moment: Moment, waiter: Waiter) -> str:
+    owners = [moment.names[request.id] for request in requests_in_the_way(moment, waiter)]
+    if owners:
+        return f"reserved for {' and '.join(owners)}"
+    return _for_nobody_yet(moment, waiter)
+
+
+def _for_nobody_yet(moment: Moment, waiter: Waiter) -> str:
+    """Where it is a lane or a window that is in the way."""
+    snapshot, request = moment.settled_snapshot, waiter.request
+    asker = snapshot.asker(request, _holding(moment, waiter), request.sizes[-1])
+    if asker is not None and asker.gpus > snapshot.left_for(asker):
+        return "the free GPUs are in the fast lane, for smaller and shorter runs"
+    windows = snapshot.windows_ahead(waiter.pool)
+    window = next((each for each in windows if each.team != request.team), None)
+    if window is None:
+        return waiter.message
+    return f"reserved for a window of {window.team} from {clock(window.start, moment.now)}"
+
+
+def _maintenance(moment: Moment, waiter: Waiter) -> str:
+    nodes = [plain(each.node) for each in moment.cordons if each.pool == waiter.pool]
+    return f"the GPUs it needs are on {', '.join(nodes)}, in maintenance"
+
+
+def _reserve_held(moment: Moment, waiter: Waiter) -> str:
+    return wording.held_back(moment.settled_snapshot.accounts.keepers(_holding(moment, waiter)))
+
+
+_WORDS: Mapping[str, Callable[[Moment, Waiter], str]] = {
+    "quota_exhausted": _quota,
+    "borrow_limit": _borrow_limit,
+    "ceiling": _ceiling,
+    "lower_priority": _lower_priority,
+    "maintenance": _maintenance,
+    "insufficient_gpus": _free,
+    "fragmented": _free,
+    "reserve_held": _reserve_held,
+}

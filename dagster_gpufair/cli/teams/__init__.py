@@ -1,0 +1,1 @@
+"""``gpufair teams``: what each team may use, uses and borrows."""

@@ -1,0 +1,140 @@
+"""Whose runs ``gpufair queue`` shows, what runs, and how it shows them as they change."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from cli_samples import Filling, asked, run_id, time_of_day
+from click.testing import Result
+
+from dagster_gpufair.cli.queue import command
+from dagster_gpufair.ledger import leases, lifecycle
+
+Gpufair = Callable[..., Result]
+
+
+def runs(result: Result) -> list[str]:
+    """The short ids in its tables, in order."""
+    words = [line.split() for line in result.stdout.splitlines()]
+    return [word for row in words for word in row[:2] if word.isdigit() and len(word) == 8]
+
+
+@pytest.fixture
+def busy(queue: Filling) -> Filling:
+    """Ana's run and a backfill hold GPUs; another of Ana's, one of Bob's and one by a schedule wait."""
+    queue.run(asked(1, 8, ago=90, team="vision", source="ana", max_duration=7200.0), ago=90)
+    queue.run(asked(2, 8, ago=80, source="qwertzui", job_name="evaluate"), ago=80)
+    queue.submit(
+        asked(3, 8, ago=40, team="vision", source="ana", job_name="finetune"),
+        asked(4, 8, ago=30, source="bob@lab"),
+        asked(5, 8, ago=20, source="nightly", job_name="nightly"),
+    )
+    return queue
+
+
+def test_each_run_with_its_job_and_what_launched_it(busy: Filling, gpufair: Gpufair) -> None:
+    rows = {
+        words[1]: words
+        for words in (line.split() for line in gpufair("queue").stdout.splitlines())
+        if len(words) > 8
+    }
+    assert (rows["00000003"][3], rows["00000003"][7]) == ("finetune", "ana")
+    assert rows["00000004"][7] == "bob@lab"
+    assert (rows["00000005"][3], rows["00000005"][7]) == ("nightly", "job")
+    waiting = json.loads(gpufair("queue", "--json").stdout)["waiting"]
+    assert {one["run"]: one["launched_by"]["what"] for one in waiting} == {
+        run_id(3): "user",
+        run_id(4): "user",
+        run_id(5): "job",
+    }
+
+
+def test_what_runs_is_shown_with_all(busy: Filling, gpufair: Gpufair) -> None:
+    assert set(runs(gpufair("queue"))) == {"00000003", "00000004", "00000005"}
+    said = gpufair("queue", "--all").stdout
+    row = next(line for line in said.splitlines() if line.startswith("00000002"))
+    assert row.split() == [
+        *("00000002", "nlp", "evaluate", "standard", "8", "h2", "1h20m", "backfill", "qwertzui"),
+        "?",
+    ]
+    row = next(line for line in said.splitlines() if line.startswith("00000001"))
+    assert row.endswith(f"ana                by {time_of_day(-30)}  borrowed")
+    running = json.loads(gpufair("queue", "--json").stdout)["running"]
+    assert [(one["run"], one["job"], one["covered"]) for one in running] == [
+        (run_id(1), "train", False),
+        (run_id(2), "evaluate", True),
+    ]
+
+
+def test_my_own_runs(busy: Filling, gpufair: Gpufair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUFAIR_USER", "ana")
+    assert runs(gpufair("queue", "--mine")) == ["00000003"]
+    assert set(runs(gpufair("queue", "--mine", "--all"))) == {"00000001", "00000003"}
+    monkeypatch.delenv("GPUFAIR_USER")
+    monkeypatch.setattr("getpass.getuser", lambda: "bob@lab")
+    assert runs(gpufair("queue", "--mine")) == ["00000004"]
+    monkeypatch.setattr("getpass.getuser", lambda: "nobody")
+    assert "No run waits here." in gpufair("queue", "--mine").stdout
+
+
+def test_of_one_team_with_what_runs(busy: Filling, gpufair: Gpufair) -> None:
+    assert set(runs(gpufair("queue", "--team", "vision", "--all"))) == {"00000001", "00000003"}
+    said = json.loads(gpufair("queue", "--team", "vision", "--json").stdout)
+    assert [one["run"] for one in said["running"]] == [run_id(1)]
+
+
+def test_watched_in_a_pipe_it_is_printed_once_for_each_change(
+    busy: Filling, gpufair: Gpufair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def happens() -> Iterator[None]:
+        yield
+        with busy.ledger.writing() as session:
+            lifecycle.cancel(session, [run_id(5)], 1.0, "canceled")
+        yield
+        yield
+        with busy.ledger.writing() as session:
+            lifecycle.release(session, leases.of_run(session, run_id(1))[-1].id, 2.0, "success")
+        yield
+        raise KeyboardInterrupt
+
+    waits = happens()
+    monkeypatch.setattr(command.time, "sleep", lambda _: next(waits))
+    said = gpufair("queue", "--watch", "--pool", "h100").stdout
+    heads = [line.split("    ")[0] for line in said.splitlines() if line.startswith("h100 · ")]
+    assert [head.rpartition(" · ")[2] for head in heads] == ["3 waiting", "2 waiting", "2 waiting"]
+    assert "· none free ·" in heads[1] and "· 8 free ·" in heads[2]
+
+
+def test_watched_in_a_terminal_it_is_redrawn_until_ctrl_c(busy: Filling) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dagster_gpufair.cli.main", "queue", "--watch"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "40"},
+    )
+    os.close(theirs)
+    said = ""
+    while "00000003" not in said:
+        said += os.read(ours, 65536).decode(errors="replace")
+    process.send_signal(2)
+    with suppress(OSError):
+        # What it still prints has to be read, or it cannot end.
+        while os.read(ours, 65536):
+            pass
+    os.close(ours)
+    assert process.wait(60) == 0
+    assert "Traceback" not in said
+
+
+def test_watching_prints_no_json(busy: Filling, gpufair: Gpufair) -> None:
+    assert "--watch and --json" in gpufair("queue", "--watch", "--json", code=2).stderr
