@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dagster_gpufair.ledger.connect import ledger_of
 HOST = "127.0.0.1"
 WITHIN = 120.0
 """Seconds after which something that should happen is taken not to."""
+JOBS = Path(__file__).with_name("jobs.py")
 POLICY = """
 pools: {a100: {gpus: 2}}
 teams: {red: {quota: {a100: 2}}, blue: {}}
@@ -49,14 +51,24 @@ def free_port() -> int:
 class Site:
     """Starts, kills and asks the processes; `close` ends what is left of them."""
 
-    def __init__(self, home: Path, storage: dict[str, Any] | None = None, **sections: Any):
+    def __init__(
+        self,
+        home: Path,
+        storage: dict[str, Any] | None = None,
+        *,
+        jobs: Path = JOBS,
+        policy: str = POLICY,
+        environment: dict[str, str] | None = None,
+        **sections: Any,
+    ):
+        self._environment = environment or {}
         self.home = home
         self.port = free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         (home / "leave").mkdir()
         (home / "output").mkdir()
         self.policy_file = home / "gpufair.yaml"
-        self.policy_file.write_text(POLICY)
+        self.policy_file.write_text(policy)
         code_port = free_port()
         config: dict[str, Any] = {
             "run_coordinator": {
@@ -74,14 +86,24 @@ class Site:
         (home / "workspace.yaml").write_text(
             yaml.safe_dump({"load_from": [{"grpc_server": server}]})
         )
-        jobs = str(Path(__file__).with_name("jobs.py"))
         self._code_port = code_port
-        self._code = ("dagster", "api", "grpc", "-f", jobs, "--host", HOST, "-p", str(code_port))
+        self._code = (
+            "dagster",
+            "api",
+            "grpc",
+            "-f",
+            str(jobs),
+            "--host",
+            HOST,
+            "-p",
+            str(code_port),
+        )
         self.start_code()
         workspace = ("-w", str(home / "workspace.yaml"))
         self._start("web", "dagster_webserver", "-h", HOST, "-p", str(self.port), *workspace)
         self.await_(lambda: _listens(self.port), "the web server")
-        self.instance = DagsterInstance.from_config(str(home))
+        with _importing(self._environment.get("PYTHONPATH")):
+            self.instance = DagsterInstance.from_config(str(home))
 
     def start_code(self, **environment: str) -> None:
         """The code server, which starts the workers of runs."""
@@ -120,7 +142,11 @@ class Site:
             for log in logs
         )
 
-    def launch(self, job: str, **tags: str) -> str:
+    def signal(self, name: str, number: int) -> None:
+        """Pause a process, or let it go on."""
+        self._processes[name].send_signal(number)
+
+    def launch(self, job: str, config: dict[str, Any] | None = None, **tags: str) -> str:
         """Launch a run as the UI does; its id."""
         selector = {
             "repositoryLocationName": "jobs",
@@ -131,7 +157,9 @@ class Site:
             {"key": key if "/" in key else f"gpufair/{key}", "value": value}
             for key, value in tags.items()
         ]
-        params = {"selector": selector, "executionMetadata": {"tags": written}}
+        params: dict[str, Any] = {"selector": selector, "executionMetadata": {"tags": written}}
+        if config is not None:
+            params["runConfigData"] = json.dumps(config)
         result = self.graphql(LAUNCH, {"params": params})["launchRun"]
         assert result["__typename"] == "LaunchRunSuccess", result
         return str(result["run"]["runId"])
@@ -190,7 +218,7 @@ class Site:
 
     def _start(self, name: str, *module_and_arguments: str, **more: str) -> None:
         ours = {"DAGSTER_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
-        environment = {**os.environ, **ours, **more}
+        environment = {**os.environ, **ours, **self._environment, **more}
         with (self.home / "output" / name).open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [sys.executable, "-m", *module_and_arguments],
@@ -210,6 +238,14 @@ class Site:
             f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
             for path in sorted((self.home / "output").iterdir())
         )
+
+
+@contextmanager
+def _importing(folder: str | None) -> Iterator[None]:
+    """What ``dagster.yaml`` names may lie in a folder of the test's."""
+    if folder is not None and folder not in sys.path:
+        sys.path.insert(0, folder)
+    yield
 
 
 def _listens(port: int) -> bool:

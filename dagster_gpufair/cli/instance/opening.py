@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from sqlalchemy import URL
 
+from dagster_gpufair.cli.instance.option import DEV_HOME
 from dagster_gpufair.cli.instance.storage_settings import ledger_by_settings
 from dagster_gpufair.cli.output.text import sentence
 from dagster_gpufair.ledger import status
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from dagster import DagsterInstance
 
     from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
-
-DEV_HOME = ".tmp_dagster_home_"
-"""How the names of the temporary homes of ``dagster dev`` begin."""
 
 
 class Home(NamedTuple):

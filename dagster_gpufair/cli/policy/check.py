@@ -1,22 +1,22 @@
-"""``gpufair policy check``: everything that is wrong with a policy file, and what it would mean now."""
+"""``gpufair policy check``: everything that is wrong with a policy file, and what it would change now."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import RenderableType
 from rich.padding import Padding
 
-from dagster_gpufair.cli.instance.option import instance_option
+from dagster_gpufair.cli.instance.option import instance_option, may_be_here
 from dagster_gpufair.cli.output.json_output import json_option, show_json
 from dagster_gpufair.cli.output.tables import show
 from dagster_gpufair.cli.output.text import counted, sentence
 from dagster_gpufair.cli.policy.problem_lines import lines_of, problems_json
 from dagster_gpufair.cli.policy.what_changes import (
+    OnInstance,
     all_left_behind,
     left_behind_json,
     workspace_locations,
@@ -27,9 +27,6 @@ from dagster_gpufair.policy.loading import read_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.notes import notes_of, unknown_locations
 from dagster_gpufair.policy.problems import PolicyError
-
-if TYPE_CHECKING:
-    from dagster_gpufair.cli.policy.on_instance import OnInstance
 
 _DEFAULT_FILE = Path("gpufair.yaml")
 
@@ -48,7 +45,7 @@ def check(file: Path | None, workspace: Path | None, home: Path | None, as_json:
     """Say everything that is wrong with a policy file; exit 1 if it cannot take effect.
 
     FILE is by default the one that the instance follows, else gpufair.yaml in this folder. With an
-    instance (--home or DAGSTER_HOME), also which runs the change would leave behind.
+    instance, also which runs the change would leave behind.
     """
     consequence = ""
     if file is None:
@@ -61,35 +58,34 @@ def check(file: Path | None, workspace: Path | None, home: Path | None, as_json:
         else:
             show(*(sentence(line) for line in error.report(consequence).splitlines()))
         raise SystemExit(1) from None
-    found = _on_instance(read, home)
-    seen = found.locations if found else ()
-    in_workspace = workspace_locations(workspace, file)
-    notes = [*notes_of(read), *unknown_locations(read, in_workspace, seen)]
+    found = _found(read, home)
+    named = any(team.code_locations for team in read.teams.values())
+    in_workspace = workspace_locations(workspace, file) if named or workspace else None
+    notes = [*notes_of(read), *unknown_locations(read, in_workspace, found.locations)]
     if as_json:
-        stops = found.stops if found else None
+        told = None if found.stops is None else [stop_json(stop) for stop in found.stops]
         show_json(
             {
                 "file": str(file),
                 "ok": True,
                 "problems": problems_json(notes),
                 "not_carried_out": not_carried_out(read),
-                "would_stop": None if stops is None else [stop_json(stop) for stop in stops],
-                "left_behind": [left_behind_json(group) for group in (found.left if found else ())],
+                "would_stop": told,
+                "left_behind": [left_behind_json(group) for group in found.left],
             }
         )
         return
     pools, teams = counted(len(read.pools), "pool"), counted(len(read.teams), "team")
     show(f"{sentence(str(file))}: no errors, {pools}, {teams}", *lines_of(notes))
-    if found is not None:
-        show(*_indented(all_left_behind(found.left, found.names)))
-        show(*_indented(all_that_would_stop(found.stops or (), found.names)))
+    show(*_indented(all_left_behind(found.left, found.names)))
+    if found.stops is not None:
+        show(*_indented(all_that_would_stop(found.stops, found.names)))
 
 
-def _on_instance(read: Policy, home: Path | None) -> OnInstance | None:
-    """None where no instance is named and the file stops nothing, or none with a GPU ledger is there."""
-    if home is None and not os.environ.get("DAGSTER_HOME") and not not_carried_out(read):
-        return None
-    # It opens the instance: a file by itself is checked without it.
+def _found(read: Policy, home: Path | None) -> OnInstance:
+    if home is None and not may_be_here():
+        return OnInstance()
+    # What reads an instance takes a third of a second to import.
     from dagster_gpufair.cli.policy.on_instance import on_instance
 
     return on_instance(read, home)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
-from sqlalchemy.orm import Session
 
 from dagster_gpufair.cli.output.text import counted, plain, sentence
-from dagster_gpufair.ledger import leases, policies, requests
-from dagster_gpufair.policy.left_behind import LeftBehind, Work, left_behind
-from dagster_gpufair.policy.loading import parse_policy
-from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.policy.problems import PolicyError
+from dagster_gpufair.policy.left_behind import LeftBehind
+from dagster_gpufair.scheduling.model import Preemption
 
 WORKSPACE = "workspace.yaml"
 _SHOWN = 8
+
+
+class OnInstance(NamedTuple):
+    """What a policy would mean there, with the names of all that runs or waits.
+
+    ``stops`` is None where it stops nothing ever, or there is no ledger to ask.
+    """
+
+    stops: Sequence[Preemption] | None = None
+    left: Sequence[LeftBehind] = ()
+    locations: Collection[str] = ()
+    names: Mapping[str, str] = {}
 
 
 def workspace_locations(given: Path | None, policy_file: Path) -> list[str] | None:
@@ -44,26 +52,6 @@ def workspace_locations(given: Path | None, policy_file: Path) -> list[str] | No
         raise click.ClickException(
             f"The workspace file {file} cannot be read: {sentence(first)}"
         ) from error
-
-
-def runs_left_behind(session: Session, new: Policy) -> list[LeftBehind]:
-    """The runs in the ledger that go by names which the policy in force has, and this one has not."""
-    version = policies.in_force(session)
-    if version is None:
-        return []
-    try:
-        old = parse_policy(version.document)
-    except PolicyError:
-        return []
-    holding = [
-        Work(lease.request_id, lease.team, lease.tier, (lease.pool,), tuple(lease.nodes))
-        for lease in leases.open_leases(session)
-    ]
-    waiting = [
-        Work(request.id, request.team, request.tier, request.pools)
-        for request in requests.waiting(session)
-    ]
-    return left_behind(old, new, holding, waiting)
 
 
 def all_left_behind(

@@ -18,7 +18,7 @@ from dagster_gpufair.cli.instance.dagster_internals import (
     locations_in,
     open_instance,
 )
-from dagster_gpufair.cli.instance.opening import DEV_HOME
+from dagster_gpufair.cli.instance.option import DEV_HOME
 from dagster_gpufair.cli.instance.storage_settings import HARMLESS
 from dagster_gpufair.cli.moment.launched_by import launched_by
 

@@ -13,7 +13,7 @@ from click.testing import Result
 from dagster import DagsterInstance
 
 from dagster_gpufair.cli.instance.dagster_internals import open_instance
-from dagster_gpufair.cli.instance.opening import DEV_HOME
+from dagster_gpufair.cli.instance.option import DEV_HOME
 from dagster_gpufair.ledger import policies
 from dagster_gpufair.ledger.connect import ledger_of
 

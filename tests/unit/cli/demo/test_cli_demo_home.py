@@ -9,8 +9,8 @@ import click
 import pytest
 
 import dagster_gpufair
-from dagster_gpufair.cli import demo_home
-from dagster_gpufair.cli.demo_home import find_example, prepared_home
+from dagster_gpufair.cli.demo import home as demo_home
+from dagster_gpufair.cli.demo.home import find_example, prepared_home
 
 CHECKOUT = Path(dagster_gpufair.__file__).resolve().parent.parent
 
