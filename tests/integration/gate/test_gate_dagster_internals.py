@@ -6,13 +6,18 @@ A Dagster release that moves one fails here, saying which, and not somewhere in 
 from __future__ import annotations
 
 import inspect
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import dagster as dg
 import pytest
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+from dagster._core.errors import DagsterCodeLocationNotFoundError, DagsterUserCodeUnreachableError
+from dagster._core.events import EngineEventData
 from dagster._core.storage import tags
 from dagster._core.test_utils import create_run_for_test, in_process_test_workspace
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
@@ -20,6 +25,8 @@ from dagster._daemon import controller
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
     QueuedRunCoordinatorDaemon,
 )
+from dagster._grpc.__generated__ import dagster_api_pb2
+from dagster._grpc.client import DagsterGrpcClient
 from gate_stage import Stage, stage_at
 
 from dagster_gpufair.gate import dagster_internals as internals
@@ -306,3 +313,75 @@ def test_the_errors_of_an_unreachable_code_location() -> None:
         "DagsterCodeLocationNotFoundError",
     }
     assert all(issubclass(error, dg.DagsterError) for error in internals.ENVIRONMENT_ERRORS)
+
+
+def test_the_code_of_a_run_is_compared_with_that_of_its_location(
+    stage: Stage, workspace: Any
+) -> None:
+    (here,) = workspace.code_location_names
+    location = workspace.get_code_location(here)
+    other_server_and_code = stage.create("train", here)
+    code = location.get_repository_python_origin("__repository__").get_job_origin("train")
+    same_code = other_server_and_code._replace(job_code_origin=code)
+    origin = location.get_repository("__repository__").get_remote_origin().get_job_origin("train")
+    same_server = other_server_and_code._replace(remote_job_origin=origin)
+    no_code = other_server_and_code._replace(job_code_origin=None)
+
+    assert [
+        internals.is_foreign(workspace, run)
+        for run in (other_server_and_code, no_code, same_code, same_server)
+    ] == [True, True, False, False]
+    for run in (stage.create("train", "another"), create_run_for_test(stage.instance)):
+        assert not internals.is_foreign(workspace, run), "nobody can tell"
+
+
+def test_an_event_log_names_the_processes_of_a_run(stage: Stage) -> None:
+    run = stage.run(stage.submit())
+    started = EngineEventData.in_process(4711)
+    stage.instance.report_engine_event("Started process for run (pid: 4711).", run, started)
+    stage.instance.report_engine_event("It says nothing of a process.", run)
+
+    ((pid, at),) = internals.processes_in_log(stage.instance, run.run_id)
+
+    assert pid == 4711
+    assert abs(at - time.time()) < 60
+
+
+@pytest.mark.parametrize(
+    ("port", "surely_not"), [("closed", True), ("silent", False)], ids=["refused", "no answer"]
+)
+def test_what_did_not_reach_the_code_server_is_told_from_what_was_not_answered(
+    port: str, surely_not: bool
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        number = silent.getsockname()[1]
+        if port == "silent":
+            # It takes connections, and nobody ever answers.
+            silent.listen()
+        client = DagsterGrpcClient(host="127.0.0.1", port=number)
+        with pytest.raises(DagsterUserCodeUnreachableError) as raised:
+            client._query("Ping", dagster_api_pb2.PingRequest, timeout=2, echo="")
+    assert internals.was_surely_not_sent(raised.value) is surely_not
+    assert internals.was_surely_not_sent(DagsterCodeLocationNotFoundError("gone"))
+
+
+def test_the_loop_of_a_daemon_waits_by_a_clock_that_nobody_sets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Dagster's own would wait for two hours after the time of day was set back by two."""
+    passes: list[float] = []
+    now = time.time
+
+    class Daemon:
+        interval_seconds = 0.0
+
+        def run_iteration(self, _: Any) -> Iterator[None]:
+            passes.append(now())
+            monkeypatch.setattr(time, "time", lambda: now() - 7200)
+            yield None
+
+    daemon: Any = Daemon()
+    steps = internals.iterate(daemon, cast(Any, None), threading.Event())
+    while len(passes) < 3:
+        next(steps)
