@@ -108,14 +108,14 @@ class Filling:
             for ask in asks:
                 lifecycle.submit(session, ask)
 
-    def decide(self, ago: float = 0.0) -> Sequence[str]:
-        """A pass of the daemon so many minutes ago: what it granted."""
+    def decide(self, ago: float = 0.0, *, begins: bool = True) -> Sequence[str]:
+        """A pass of the daemon so many minutes ago: what it granted, whose workers come at once."""
         at = minutes(ago)
         policy = as_off(parse_policy(self.text))
         with self.ledger.writing() as session:
             decided = plan(policy, state_of(session, policy, at), at)
             for start in decided.starts:
-                lifecycle.grant(
+                lease = lifecycle.grant(
                     session,
                     start.request.id,
                     pool=start.pool,
@@ -126,6 +126,8 @@ class Filling:
                     policy_version=1,
                     data=judged(start, decided),
                 )
+                if begins:
+                    lifecycle.begin(session, lease, at, at)
         return [start.request.id for start in decided.starts]
 
     def reserve(self, ago: float = 0.0) -> None:

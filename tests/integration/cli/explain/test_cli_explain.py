@@ -279,7 +279,8 @@ def test_it_runs_on_the_quota_of_its_team(queue: Filling, gpufair: Gpufair) -> N
 
 
 def test_it_had_to_wait_again_and_was_granted_again(queue: Filling, gpufair: Gpufair) -> None:
-    queue.run(asked(1, 8, ago=9), ago=9)
+    queue.submit(asked(1, 8, ago=9))
+    queue.decide(ago=9, begins=False)
     with queue.ledger.writing() as session:
         (lease,) = leases.open_leases(session)
         lifecycle.recall(session, lease.id, minutes(8), "code location is away")
