@@ -126,9 +126,9 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
         begun = gate.carry_out(context, picked, now)
         for run in picked.others:
             launch = partial(self._launch_other, context, run, limits, fixed_iteration_time)
-            gate.lanes.put(location_of(run) or "", run.run_id, launch)
+            gate.launch_threads.put(location_of(run) or "", run.run_id, launch)
             begun.add(run.run_id)
-        yield from gate.lanes.wait(begun, LAUNCH_PATIENCE)
+        yield from gate.launch_threads.wait(begun, LAUNCH_PATIENCE)
         gate.heed_launches(now)
         if begun:
             runs = "1 run" if len(begun) == 1 else f"{len(begun)} runs"
@@ -152,10 +152,10 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
         fixed_iteration_time: float | None,
     ) -> list[DagsterRun]:
         """The runs without GPUs that Dagster's own rules start now."""
-        busy = gate.lanes.under_way()
+        busy = gate.launch_threads.under_way()
         ids = [id_ for id_ in unfinished if id_ in gate.engine.book.others and id_ not in busy]
         picked = self._get_runs_to_dequeue(
-            WithoutRuns(gate.instance, ids, but_from=gate.lanes.closed()),  # type: ignore[arg-type]
+            WithoutRuns(gate.instance, ids, but_from=gate.launch_threads.closed()),  # type: ignore[arg-type]
             limits,
             fixed_iteration_time=fixed_iteration_time,
         )

@@ -30,7 +30,7 @@ from dagster._core.errors import (
 )
 from dagster._core.events import EngineEventData
 from dagster._core.instance.config import ConcurrencyConfig
-from dagster._core.launcher import LaunchRunContext
+from dagster._core.launcher import LaunchRunContext, WorkerStatus
 from dagster._core.op_concurrency_limits_counter import GlobalOpConcurrencyLimitsCounter
 from dagster._core.run_coordinator.queued_run_coordinator import RunQueueConfig
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
@@ -72,6 +72,7 @@ __all__ = [
     "RunLimits",
     "RunQueueConfig",
     "WithoutRuns",
+    "WorkerStatus",
     "asset_tags_of",
     "close_instance_limits",
     "close_tag_limits",

@@ -9,7 +9,7 @@ from typing import Any
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 
 from dagster_gpufair.engine.engine import Engine
-from dagster_gpufair.engine.lanes import Lanes
+from dagster_gpufair.engine.launch_threads import LaunchThreads
 from dagster_gpufair.engine.port import Launch
 from dagster_gpufair.engine.would_stop import Remark, WouldStop
 from dagster_gpufair.engine.writer_turn import WriterTurn
@@ -60,14 +60,14 @@ class Gate:
         self.instance = instance
         ledger = ledger_of(instance)
         self._start_timeout = float(instance.run_monitoring_start_timeout_seconds)
-        self._holders = RunHolders(instance, coordinator, WriterTurn(ledger).host)
+        self._holders = RunHolders(instance, coordinator, WriterTurn(ledger).host, logger)
         self.engine = Engine(
             ledger, self._holders, coordinator.policy_watch, logger, self._start_timeout
         )
         width = (
             (coordinator.dequeue_num_workers or THREADS) if coordinator.dequeue_use_threads else 1
         )
-        self.lanes = Lanes(width)
+        self.launch_threads = LaunchThreads(width)
         self.picker = Picker()
         self.teller = Teller(instance, ledger, logger)
         self._queue_config = coordinator.get_run_queue_config()
@@ -138,7 +138,7 @@ class Gate:
 
     def recall(self, now: float) -> None:
         """Give back the GPUs of runs whose lane was closed before it came to them."""
-        for request_id in self.lanes.recall():
+        for request_id in self.launch_threads.recall():
             lease = self.engine.book.leases.get(request_id)
             if lease is not None:
                 self.engine.recall(lease, "Launches before it hang.", now)
@@ -147,7 +147,7 @@ class Gate:
         """The runs that are being launched, and those that will be because they hold GPUs."""
         leases = self.engine.book.leases
         ours = {
-            *self.lanes.under_way(),
+            *self.launch_threads.under_way(),
             *(id_ for id_, lease in leases.items() if lease.state == "granted"),
         }
         return {leases[id_].run_id if id_ in leases else id_ for id_ in ours}
@@ -163,7 +163,7 @@ class Gate:
             self._launches.append((epoch, launch))
 
         self.teller.granted(lease.run_id)
-        self.lanes.put(location_of(run) or "", lease.request_id, work)
+        self.launch_threads.put(location_of(run) or "", lease.request_id, work)
 
     # -- the steps of a pass --------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Gate:
         lingered = {
             id_ for id_, lease in self.engine.book.leases.items() if lease.state == "ending"
         }
-        ended, cancelled = self.engine.follow(there, self.lanes.under_way(), now)
+        ended, cancelled = self.engine.follow(there, self.launch_threads.under_way(), now)
         for lease, how, at in ended:
             cause = self._causes.pop(lease.request_id, None)
             self.teller.over(released_word(lease, how, at, cause))
@@ -196,7 +196,7 @@ class Gate:
     def broken(self, context: IWorkspaceProcessContext, now: float) -> dict[str, tuple[str, str]]:
         """The requests whose environment is not ready, and why."""
         errors = location_errors(context.create_request_context())
-        locations = self._environment.broken(now, errors, self.lanes.closed(), clock)
+        locations = self._environment.broken(now, errors, self.launch_threads.closed(), clock)
         if not locations:
             return {}
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from dagster import DagsterInstance, DagsterRunStatus, RunRecord
@@ -10,6 +11,7 @@ from dagster_gpufair.engine.port import Sight
 from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
 from dagster_gpufair.gate.dagster_internals import enqueue
 from dagster_gpufair.gate.runs import records_of
+from dagster_gpufair.gate.worker_health import WorkerHealth
 from dagster_gpufair.gate.workers import Workers
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
@@ -18,10 +20,17 @@ from dagster_gpufair.ledger.requests import RequestRecord
 class RunHolders:
     """Looks at runs once a pass: `see` takes what the pass has read of them anyway."""
 
-    def __init__(self, instance: DagsterInstance, coordinator: GpuFairRunCoordinator, host: str):
+    def __init__(
+        self,
+        instance: DagsterInstance,
+        coordinator: GpuFairRunCoordinator,
+        host: str,
+        logger: logging.Logger,
+    ):
         self._instance = instance
         self._coordinator = coordinator
         self._workers = Workers(instance, host)
+        self._health = WorkerHealth(instance, logger)
         self._unfinished: set[str] = set()
         self._active: dict[str, RunRecord] = {}
 
@@ -31,7 +40,9 @@ class RunHolders:
         self._active = {record.dagster_run.run_id: record for record in active}
 
     def look(self, held: Collection[LeaseRecord]) -> Mapping[str, Sight]:
-        self._workers.forget_but({lease.run_id for lease in held})
+        run_ids = {lease.run_id for lease in held}
+        self._workers.forget_but(run_ids)
+        self._health.forget_but(run_ids)
         over = [lease for lease in held if lease.run_id not in self._unfinished]
         found = {
             record.dagster_run.run_id: record
@@ -50,6 +61,10 @@ class RunHolders:
         if not run.is_finished:
             return None  # it was queued again between two looks: the next pass sees it
         alive = self._workers.alive(lease, run, is_over=True)
+        if alive is None and self._health.can_tell:
+            if not self._health.is_known(run):
+                return None
+            alive = self._health.lives_on(run)
         return Sight("over", record.end_time, run.status.value.lower(), alive)
 
     def _going_on(self, lease: LeaseRecord) -> Sight | None:
@@ -58,6 +73,8 @@ class RunHolders:
             return Sight("queued")
         run = record.dagster_run
         alive = self._workers.alive(lease, run, is_over=False)
+        if alive is None and self._health.can_tell and run.status != DagsterRunStatus.STARTING:
+            alive = self._health.alive(run)
         if run.status == DagsterRunStatus.STARTING or record.start_time is None:
             return Sight("starting", alive=alive)
         return Sight("running", record.start_time, alive=alive)

@@ -72,7 +72,7 @@ class InvalidAsk(ValueError):
 
 
 @dataclass(frozen=True)
-class Ask:
+class RunTags:
     """What a run's tags ask for. GPUs in thousandths; ``None`` is left to the policy.
 
     ``cpus`` and ``memory_gib`` are what it declares to use beside them.
@@ -108,7 +108,7 @@ def asks_for_gpus(tags: Mapping[str, str]) -> bool:
     return K8S_CONFIG in tags and _kubernetes_gpus(tags) != 0
 
 
-def parse_ask(tags: Mapping[str, str]) -> Ask:
+def parse_ask(tags: Mapping[str, str]) -> RunTags:
     """Read a run's tags.
 
     Raises:
@@ -128,7 +128,7 @@ def parse_ask(tags: Mapping[str, str]) -> Ask:
     kind = tags.get(KIND)
     if kind is not None and kind not in KINDS:
         raise InvalidAsk(f"{KIND}: {unknown('kind', kind, KINDS)}")
-    return Ask(
+    return RunTags(
         gpus=most,
         min_gpus=least,
         gpus_per_node=per_node,

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.cli.demo.watch import Sight
-from dagster_gpufair.cli.demo.workload import Ask
+from dagster_gpufair.cli.demo.workload import DemoRun
 from dagster_gpufair.cli.instance.opening import no_policy
 from dagster_gpufair.cli.moment.current import SHORT
 from dagster_gpufair.cli.output.tables import Column, headline, table, under, warning
@@ -35,7 +35,7 @@ NOTHING = "–"
 class Ended:
     """One run of the demo at the end: how it ended, and what the ledger knows of it."""
 
-    ask: Ask
+    ask: DemoRun
     record: RunRecord
     request: RequestRecord | None
     waited: float | None

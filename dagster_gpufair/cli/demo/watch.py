@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import OperationalError
 
-from dagster_gpufair.cli.demo.workload import Ask, Workload
+from dagster_gpufair.cli.demo.workload import DemoRun, Workload
 from dagster_gpufair.cli.instance.opening import OpenLedger
 from dagster_gpufair.cli.moment.current import SHORT, Moment, read_moment
 from dagster_gpufair.cli.output.text import sentence
@@ -32,7 +32,7 @@ class Sight:
 
     moment: Moment | None
     records: Mapping[str, RunRecord]
-    asks: Mapping[str, Ask]
+    asks: Mapping[str, DemoRun]
     expected: int
     news: Sequence[str]
 

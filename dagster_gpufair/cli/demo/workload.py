@@ -45,7 +45,7 @@ class NotTaken(click.ClickException):
 
 
 @dataclass(frozen=True)
-class Ask:
+class DemoRun:
     """What a team submits: one run, or with ``shards`` a backfill of so many.
 
     ``what`` says in words what it asks, ``note`` what to see in it, and ``refused`` is the code with
@@ -67,51 +67,51 @@ class Ask:
         return self.shards or 1
 
 
-def first_asks(shards: int) -> Sequence[Ask]:
+def first_asks(shards: int) -> Sequence[DemoRun]:
     """A backfill, a team that borrows what is idle, and runs that no rule keeps."""
     return (
-        Ask(
+        DemoRun(
             "vision", "evaluate_all", f"a backfill of {shards} runs, 1 t4 each, exploratory",
             op="evaluation", shards=shards,
         ),
-        *(Ask("vision", "train", "4 h100, or at least 2") for _ in range(3)),
-        Ask("nlp", "prepare_corpus", "no GPU"),
-        Ask("platform", "health_check", "no GPU"),
+        *(DemoRun("vision", "train", "4 h100, or at least 2") for _ in range(3)),
+        DemoRun("nlp", "prepare_corpus", "no GPU"),
+        DemoRun("platform", "health_check", "no GPU"),
     )  # fmt: skip
 
 
-def second_asks() -> Sequence[Ask]:
+def second_asks() -> Sequence[DemoRun]:
     """More than is left, of all tiers, once the first have their GPUs."""
     return (
-        Ask("nlp", "finetune", "2 h100"),
-        Ask(
+        DemoRun("nlp", "finetune", "2 h100"),
+        DemoRun(
             "platform", "restore_service", "4 h100, critical",
             note="critical: goes before all that waits",
         ),
-        Ask(
+        DemoRun(
             "nlp", "pretrain", "8 h100 on one node, milestone",
             note="a gang: starts when a whole node is free, all or nothing",
         ),
-        Ask(
+        DemoRun(
             "vision", "smoke_test", "1 t4",
             note="one run beside its team's backfill, and not behind it",
         ),
-        Ask(
+        DemoRun(
             "nlp", "finetune", "1 t4 by its tags", {POOL: "t4", GPUS: "1"},
             note="another team's quota of t4, which the backfill had to leave",
         ),
-        Ask("vision", "train", "4 h100, or at least 2"),
-        Ask("nlp", "finetune", "2 h100"),
-        Ask("nlp", "finetune", "2 h100"),
-        Ask(
+        DemoRun("vision", "train", "4 h100, or at least 2"),
+        DemoRun("nlp", "finetune", "2 h100"),
+        DemoRun("nlp", "finetune", "2 h100"),
+        DemoRun(
             "nlp", "finetune", "2 h100, and claims to be critical", {TIER: "critical"},
             refused="tier_not_allowed",
         ),
-        Ask(
+        DemoRun(
             "nlp", "pretrain", "32 h100, more than there are", {GPUS: "32"},
             refused="exceeds_pool",
         ),
-        Ask(
+        DemoRun(
             "vision", "train", "4 h100, and claims to be of team nlp", {TEAM: "nlp"},
             refused="invalid_request",
         ),
@@ -134,7 +134,7 @@ class Web:
         except OSError:
             return False
 
-    def launch(self, ask: Ask, seconds: float) -> str:
+    def launch(self, ask: DemoRun, seconds: float) -> str:
         """Submit one run.
 
         Returns:
@@ -153,7 +153,7 @@ class Web:
         result = self._ask(_LAUNCH_RUN, params, "launchRun", "LaunchRunSuccess", ask)
         return str(result["run"]["runId"])
 
-    def backfill(self, ask: Ask, seconds: float) -> str:
+    def backfill(self, ask: DemoRun, seconds: float) -> str:
         """Submit a backfill of the first shards.
 
         Returns:
@@ -175,7 +175,7 @@ class Web:
         )
         return str(result["backfillId"])
 
-    def _ask(self, query: str, params: Any, field_: str, success: str, ask: Ask) -> Any:
+    def _ask(self, query: str, params: Any, field_: str, success: str, ask: DemoRun) -> Any:
         body = json.dumps({"query": query, "variables": {"params": params}}).encode()
         request = urllib.request.Request(
             f"{self.address}/graphql", body, {"Content-Type": "application/json"}
@@ -204,8 +204,8 @@ class Workload:
         self._seconds = seconds
         self._first = list(first_asks(shards))
         self._second = list(second_asks())
-        self._by_run: dict[str, Ask] = {}
-        self._by_backfill: dict[str, Ask] = {}
+        self._by_run: dict[str, DemoRun] = {}
+        self._by_backfill: dict[str, DemoRun] = {}
 
     @property
     def expected(self) -> int:
@@ -218,7 +218,7 @@ class Workload:
         """Whether nothing is left to be submitted."""
         return not self._first and not self._second
 
-    def submit_next(self, waiting: Collection[str] | None) -> Ask | None:
+    def submit_next(self, waiting: Collection[str] | None) -> DemoRun | None:
         """Submit one more, if it is time: the second part waits until the first is served.
 
         Args:
@@ -230,11 +230,11 @@ class Workload:
             self._first, self._second = self._second, []
         return self._submit(self._first.pop(0)) if self._first else None
 
-    def ask_of(self, run_id: str, tags: Mapping[str, str]) -> Ask | None:
+    def ask_of(self, run_id: str, tags: Mapping[str, str]) -> DemoRun | None:
         """What a run was submitted for; None if somebody else has submitted it."""
         return self._by_run.get(run_id) or self._by_backfill.get(tags.get(BACKFILL_TAG, ""))
 
-    def _submit(self, ask: Ask) -> Ask:
+    def _submit(self, ask: DemoRun) -> DemoRun:
         if ask.shards:
             self._by_backfill[self._web.backfill(ask, self._seconds)] = ask
         else:
@@ -242,12 +242,12 @@ class Workload:
         return ask
 
 
-def _of(ask: Ask) -> dict[str, str]:
+def _of(ask: DemoRun) -> dict[str, str]:
     """The example's code locations are named as the teams that own them."""
     return {"repositoryLocationName": ask.team, "repositoryName": _REPOSITORY}
 
 
-def _config(ask: Ask, seconds: float) -> dict[str, Any]:
+def _config(ask: DemoRun, seconds: float) -> dict[str, Any]:
     return {"ops": {ask.op: {"config": {"seconds": seconds}}}}
 
 

@@ -47,7 +47,7 @@ from dagster_gpufair.ledger.requests import RequestRecord
 OURS = {"module": "dagster_gpufair", "class": "GpuFairRunCoordinator"}
 LOGGERS = ("dagster.daemon.GpuFairQueueDaemon", "dagster.run_coordinator.queued_run_coordinator")
 LAUNCH = ("claimed", "launched", "started")
-SECTIONS = ("concurrency", "run_retries", "run_coordinator")
+SECTIONS = ("concurrency", "run_retries", "run_coordinator", "run_monitoring")
 POLICY = """
 pools: {a100: {nodes: {n1: 8}}, t4: {gpus: 4}}
 teams:

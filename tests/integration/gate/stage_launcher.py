@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dagster import DagsterInstance
+from dagster import DagsterInstance, DagsterRun
 from dagster._core.errors import DagsterUserCodeUnreachableError
-from dagster._core.launcher import LaunchRunContext, RunLauncher
+from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext, RunLauncher, WorkerStatus
 from dagster._grpc.client import DagsterGrpcClient
 from dagster._serdes import ConfigurableClass, ConfigurableClassData
 
@@ -33,6 +33,10 @@ class StageLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
         """Jobs whose launch fails."""
         self.hanging: dict[str, threading.Event] = {}
         """Jobs whose launch hangs until the event is set."""
+        self.health: dict[str, WorkerStatus] = {}
+        """What it says of the workers of runs; with nothing in it, it cannot look for workers."""
+        self.looks = threading.Semaphore(0)
+        """Released at each look."""
         self.deaf = False
         """Whether runs that are told to end go on."""
         super().__init__()
@@ -97,6 +101,14 @@ class StageLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
     def _await(self, condition: Callable[[], bool]) -> None:
         with self._changed:
             assert self._changed.wait_for(condition, timeout=60)
+
+    @property
+    def supports_check_run_worker_health(self) -> bool:
+        return bool(self.health)
+
+    def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
+        self.looks.release()
+        return CheckRunHealthResult(self.health.get(run.run_id, WorkerStatus.RUNNING))
 
     def terminate(self, run_id: str) -> bool:
         run = self._instance.get_run_by_id(run_id)

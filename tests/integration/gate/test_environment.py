@@ -132,7 +132,7 @@ def test_a_launch_that_fails_fails_its_run_and_frees_the_gpus(stage: Stage) -> N
 @pytest.fixture
 def hangs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch counts as hanging from its beginning, and a pass does not wait for it."""
-    monkeypatch.setattr("dagster_gpufair.engine.lanes.HANGS_AFTER", -1.0)
+    monkeypatch.setattr("dagster_gpufair.engine.launch_threads.HANGS_AFTER", -1.0)
     monkeypatch.setattr("dagster_gpufair.gate.daemon.LAUNCH_PATIENCE", 0.0)
 
 

@@ -79,7 +79,7 @@ def test_a_run_that_ends_while_its_launch_goes_on(
     stage: Stage, end: Callable[[Stage, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dagster_gpufair.gate.daemon.LAUNCH_PATIENCE", 0.0)
-    monkeypatch.setattr("dagster_gpufair.engine.lanes.HANGS_AFTER", -1.0)
+    monkeypatch.setattr("dagster_gpufair.engine.launch_threads.HANGS_AFTER", -1.0)
     stage.launcher.hanging["first"] = threading.Event()
     first, second = queue_two(stage)
     stage.pass_()

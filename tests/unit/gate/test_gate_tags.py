@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dagster_gpufair.gate.tags import (
     USER_TAGS,
-    Ask,
     InvalidAsk,
+    RunTags,
     asks_for_gpus,
     gpu_tags,
     parse_ask,
@@ -26,31 +26,36 @@ ODD = ["it's", "x'); DROP TABLE x; --", "[b]x[/b]", "one\ntwo", "🦑", "nul\x00
 @pytest.mark.parametrize(
     ("given", "ask"),
     [
-        ({"gpus": 8}, Ask(gpus=8000)),
-        ({"gpus": 0.5}, Ask(gpus=500)),
-        ({"gpus": "4-8"}, Ask(gpus=8000, min_gpus=4000)),
-        ({"gpus": "8-8"}, Ask(gpus=8000)),
-        ({"gpus": 16, "gpus_per_node": 8}, Ask(gpus=16_000, gpus_per_node=8000)),
-        ({"gpus": 1, "pool": "h100"}, Ask(gpus=1000, pools=("h100",))),
-        ({"gpus": 1, "pool": ["h100", "a100"]}, Ask(gpus=1000, pools=("h100", "a100"))),
-        ({"gpus": 1, "pool": "h100, a100"}, Ask(gpus=1000, pools=("h100", "a100"))),
-        ({"gpus": 1, "max_duration": "90m"}, Ask(gpus=1000, max_duration=timedelta(minutes=90))),
+        ({"gpus": 8}, RunTags(gpus=8000)),
+        ({"gpus": 0.5}, RunTags(gpus=500)),
+        ({"gpus": "4-8"}, RunTags(gpus=8000, min_gpus=4000)),
+        ({"gpus": "8-8"}, RunTags(gpus=8000)),
+        ({"gpus": 16, "gpus_per_node": 8}, RunTags(gpus=16_000, gpus_per_node=8000)),
+        ({"gpus": 1, "pool": "h100"}, RunTags(gpus=1000, pools=("h100",))),
+        ({"gpus": 1, "pool": ["h100", "a100"]}, RunTags(gpus=1000, pools=("h100", "a100"))),
+        ({"gpus": 1, "pool": "h100, a100"}, RunTags(gpus=1000, pools=("h100", "a100"))),
+        (
+            {"gpus": 1, "max_duration": "90m"},
+            RunTags(gpus=1000, max_duration=timedelta(minutes=90)),
+        ),
         (
             {"gpus": 1, "max_duration": timedelta(days=30, microseconds=500_000)},
-            Ask(gpus=1000, max_duration=timedelta(days=30, microseconds=500_000)),
+            RunTags(gpus=1000, max_duration=timedelta(days=30, microseconds=500_000)),
         ),
         (
             {"gpus": 1, "max_duration": timedelta(days=2, seconds=1)},
-            Ask(gpus=1000, max_duration=timedelta(days=2, seconds=1)),
+            RunTags(gpus=1000, max_duration=timedelta(days=2, seconds=1)),
         ),
         (
             {"gpus": 1, "team": "nlp", "project": "x.y", "tier": "milestone", "kind": "training"},
-            Ask(gpus=1000, team="nlp", project="x.y", tier="milestone", kind="training"),
+            RunTags(gpus=1000, team="nlp", project="x.y", tier="milestone", kind="training"),
         ),
-        ({"gpus": 1, "cpus": 16, "memory_gib": 0.5}, Ask(gpus=1000, cpus=16.0, memory_gib=0.5)),
+        ({"gpus": 1, "cpus": 16, "memory_gib": 0.5}, RunTags(gpus=1000, cpus=16.0, memory_gib=0.5)),
     ],
 )
-def test_what_the_helper_writes_is_read_as_it_was_meant(given: dict[str, Any], ask: Ask) -> None:
+def test_what_the_helper_writes_is_read_as_it_was_meant(
+    given: dict[str, Any], ask: RunTags
+) -> None:
     tags = gpu_tags(**given)
 
     assert all(isinstance(value, str) for value in tags.values())
@@ -153,7 +158,7 @@ def test_gpus_in_the_limits_of_a_container_count(count: Any, container: str) -> 
     tags = in_a_pod({"nvidia.com/gpu": count}, container)
 
     assert asks_for_gpus(tags)
-    assert parse_ask(tags) == Ask(gpus=2000)
+    assert parse_ask(tags) == RunTags(gpus=2000)
 
 
 @pytest.mark.parametrize("count", ["x", -1, 1.5, True, None, [1], "9" * 400])
@@ -187,7 +192,7 @@ def test_a_container_without_readable_gpus_is_dagsters_own_matter(config: str) -
 
 
 def test_the_tag_goes_before_the_limits_of_the_container() -> None:
-    assert parse_ask({**in_a_pod({"nvidia.com/gpu": "x"}), **gpu_tags(1)}) == Ask(gpus=1000)
+    assert parse_ask({**in_a_pod({"nvidia.com/gpu": "x"}), **gpu_tags(1)}) == RunTags(gpus=1000)
 
 
 @pytest.mark.parametrize(

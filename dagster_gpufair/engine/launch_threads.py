@@ -31,7 +31,7 @@ class _Lane:
     running: list[_Launch] = field(default_factory=list)
 
 
-class Lanes:
+class LaunchThreads:
     """Threads that launch runs, one lane for each code location.
 
     ``width`` is how many launches of a lane go on at once while none hangs. The work handed in must

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dagster_gpufair.engine.lanes import HANGS_AFTER, MOST_HANGING, Lanes
+from dagster_gpufair.engine.launch_threads import HANGS_AFTER, MOST_HANGING, LaunchThreads
 
 
 class Launches:
@@ -20,7 +20,7 @@ class Launches:
         self._ends: dict[str, threading.Event] = {}
         self._threads: dict[str, threading.Thread] = {}
 
-    def put(self, lanes: Lanes, lane: str, *run_ids: str) -> None:
+    def put(self, lanes: LaunchThreads, lane: str, *run_ids: str) -> None:
         for run_id in run_ids:
             self._ends[run_id] = threading.Event()
             lanes.put(lane, run_id, lambda run_id=run_id: self._go_on(run_id))  # type: ignore[misc]
@@ -54,11 +54,11 @@ def launches() -> Iterator[Launches]:
     launches.end_all()
 
 
-def lanes_of(launches: Launches, width: int = 1) -> Lanes:
-    return Lanes(width, clock=lambda: launches.now)
+def lanes_of(launches: Launches, width: int = 1) -> LaunchThreads:
+    return LaunchThreads(width, clock=lambda: launches.now)
 
 
-def look(lanes: Lanes) -> None:
+def look(lanes: LaunchThreads) -> None:
     """As every pass does, also when it has begun nothing."""
     list(lanes.wait((), 1.0))
 
