@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dagster_gpufair.gate.dagster_internals import BACKFILL_ID_TAG, USER_TAG
+from dagster_gpufair.gate.dagster_internals import (
+    BACKFILL_ID_TAG,
+    SCHEDULE_NAME_TAG,
+    SENSOR_NAME_TAG,
+    USER_TAG,
+)
 from dagster_gpufair.gate.tags import POOL, TEAM, TIER, InvalidAsk, parse_ask
 from dagster_gpufair.policy.models import Policy, Team
 from dagster_gpufair.policy.problems import listed, shown, unknown
@@ -87,6 +92,21 @@ def source_of(submission: Submission) -> str:
     """What a team's runs are told apart by: a backfill, else a person, else the job."""
     tags = submission.tags
     return tags.get(BACKFILL_ID_TAG) or tags.get(USER_TAG) or submission.job_name
+
+
+def launched_by(submission: Submission) -> dict[str, str]:
+    """What launched a run, for people: ``what`` and its ``name``, and the ``user`` where one is named."""
+    tags = submission.tags
+    user = {"user": tags[USER_TAG]} if USER_TAG in tags else {}
+    for what, tag in (
+        ("backfill", BACKFILL_ID_TAG),
+        ("schedule", SCHEDULE_NAME_TAG),
+        ("sensor", SENSOR_NAME_TAG),
+        ("user", USER_TAG),
+    ):
+        if tag in tags:
+            return {"what": what, "name": tags[tag], **user}
+    return {"what": "job", "name": submission.job_name}
 
 
 def owner_of(policy: Policy, location: str | None) -> str | None:

@@ -39,6 +39,8 @@ from dagster._core.storage.tags import (
     GRPC_INFO_TAG,
     MAX_RETRIES_TAG,
     PRIORITY_TAG,
+    SCHEDULE_NAME_TAG,
+    SENSOR_NAME_TAG,
     USER_TAG,
 )
 from dagster._core.workspace.context import IWorkspaceProcessContext
@@ -62,6 +64,8 @@ __all__ = [
     "GRPC_INFO_TAG",
     "MAX_RETRIES_TAG",
     "PRIORITY_TAG",
+    "SCHEDULE_NAME_TAG",
+    "SENSOR_NAME_TAG",
     "UNFINISHED_RUN_STATUSES",
     "USER_TAG",
     "ConcurrencyConfig",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.engine.policy_file import InForce
-from dagster_gpufair.gate.admission import Refusal, Submission, admit, owner_of
+from dagster_gpufair.gate.admission import Refusal, Submission, admit, launched_by, owner_of
 from dagster_gpufair.gate.tags import POOL, TEAM, TIER
 from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.requests import RequestRecord
@@ -33,6 +33,7 @@ def record(
         job_name=submission.job_name,
         location=submission.location,
         policy_version=in_force.version,
+        launched_by=launched_by(submission),
     )
     lifecycle.submit(session, new)
     return new
@@ -52,4 +53,5 @@ def _refused(in_force: InForce, submission: Submission) -> RequestRecord:
         job_name=submission.job_name,
         location=submission.location,
         policy_version=in_force.version,
+        launched_by=launched_by(submission),
     )

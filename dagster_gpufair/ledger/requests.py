@@ -47,6 +47,7 @@ class RequestRecord:
     project: str | None = None
     kind: str | None = None
     source: str | None = None
+    launched_by: Mapping[str, str] | None = None
     min_gpus: int | None = None
     gpus_per_node: int | None = None
     max_duration: float | None = None
@@ -71,6 +72,7 @@ class RequestRecord:
         job_name: str,
         location: str | None,
         policy_version: int | None,
+        launched_by: Mapping[str, str] | None = None,
         run_id: str | None = None,
     ) -> RequestRecord:
         """A new one, from what admission made of a run."""
@@ -87,6 +89,7 @@ class RequestRecord:
             project=request.project,
             kind=request.kind,
             source=request.source,
+            launched_by=launched_by,
             min_gpus=request.min_gpus,
             gpus_per_node=request.gpus_per_node,
             max_duration=request.max_duration,

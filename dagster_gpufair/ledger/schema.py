@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from functools import cache
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect, text
 
 from dagster_gpufair.ledger.errors import LedgerTooNew
 from dagster_gpufair.ledger.tables import PREFIX
@@ -18,6 +16,7 @@ VERSION_TABLE = f"{PREFIX}alembic_version"
 """Not ``alembic_version``: that one is Dagster's, in the same database."""
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
+_REVISION = re.compile(r'^revision = "(\w[\w.]*)"', re.MULTILINE)
 # Alembic's migration context is one per process.
 _alembic = threading.Lock()
 
@@ -28,23 +27,36 @@ def is_current(connection: Connection) -> bool:
     Raises:
         LedgerTooNew: if they are at a revision it does not know.
     """
-    options = {"version_table": VERSION_TABLE}
-    found = set(MigrationContext.configure(connection, opts=options).get_current_heads())
-    scripts = ScriptDirectory(str(_MIGRATIONS))
-    unknown = found - {script.revision for script in scripts.walk_revisions()}
+    known = _revisions()
+    found: set[str] = set()
+    if inspect(connection).has_table(VERSION_TABLE):
+        found = set(connection.scalars(text(f"SELECT version_num FROM {VERSION_TABLE}")))
+    unknown = found - set(known)
     if unknown:
-        raise LedgerTooNew(_too_new(min(unknown), scripts.get_current_head()))
-    return found == {scripts.get_current_head()}
+        raise LedgerTooNew(_too_new(min(unknown), known[-1]))
+    return found == {known[-1]}
 
 
 def upgrade(connection: Connection, to: str = "head") -> None:
     """Run the missing migrations in the connection's transaction, which the caller commits."""
+    # Whoever only reads a ledger that is up to date need not wait for it.
+    from alembic import command
+    from alembic.config import Config
+
     config = Config()
     # A percent sign in a path is no interpolation.
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     with _alembic:
         command.upgrade(config, to)
+
+
+@cache
+def _revisions() -> tuple[str, ...]:
+    """The revisions this code knows, oldest first: they are numbered."""
+    files = (_MIGRATIONS / "versions").glob("[0-9]*.py")
+    found = (_REVISION.search(path.read_text(encoding="utf-8")) for path in files)
+    return tuple(sorted(each[1] for each in found if each))
 
 
 def _too_new(found: str, known: str | None) -> str:

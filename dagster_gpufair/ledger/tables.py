@@ -95,6 +95,8 @@ class RequestRow(Base):
     project: Mapped[Indexed | None]
     kind: Mapped[str | None]
     source: Mapped[Indexed | None]
+    launched_by: Mapped[dict[str, Any] | None] = mapped_column(Data(none_as_null=True))
+    """What launched it, a backfill, schedule, sensor, user or job: ``what``, ``name``, and ``user``."""
     min_gpus: Mapped[int | None]
     gpus_per_node: Mapped[int | None]
     max_duration: Mapped[float | None]

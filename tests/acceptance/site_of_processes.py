@@ -160,7 +160,15 @@ class Site:
         params: dict[str, Any] = {"selector": selector, "executionMetadata": {"tags": written}}
         if config is not None:
             params["runConfigData"] = json.dumps(config)
-        result = self.graphql(LAUNCH, {"params": params})["launchRun"]
+        results: list[dict[str, Any]] = []
+
+        def is_there() -> bool:
+            """The web server looks anew at a code server that was begun again."""
+            results.append(self.graphql(LAUNCH, {"params": params})["launchRun"])
+            return results[-1]["__typename"] != "PipelineNotFoundError"
+
+        self.await_(is_there, f"job {job} to be found")
+        result = results[-1]
         assert result["__typename"] == "LaunchRunSuccess", result
         return str(result["run"]["runId"])
 

@@ -23,7 +23,7 @@ from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.nodes import CordonedNode
 from dagster_gpufair.ledger.policies import PolicyVersion
 from dagster_gpufair.ledger.state import state_of
-from dagster_gpufair.ledger.status import DAEMON, POLICY_FILE
+from dagster_gpufair.ledger.status import DAEMON, POLICY_FILE, UNCOUNTED
 from dagster_gpufair.ledger.writer import TURN_LASTS
 from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.policy.models import Policy
@@ -101,6 +101,8 @@ class Moment:
     cordons: Sequence[CordonedNode]
     usual_ends: Mapping[str, float]
     usual_lengths: Mapping[str, float] = field(default_factory=dict)
+    uncounted: Mapping[str, str] = field(default_factory=dict)
+    """Runs that use GPUs which count nowhere, and why."""
 
     @cached_property
     def plan(self) -> Plan:
@@ -237,6 +239,7 @@ def read_moment(opened: OpenLedger, session: Session, now: float) -> Moment:
         cordons=nodes.cordoned(session),
         usual_ends=durations.usual_ends(session, now),
         usual_lengths=durations.usual_lengths(session, now),
+        uncounted=status.get(session, UNCOUNTED) or {},
     )
 
 

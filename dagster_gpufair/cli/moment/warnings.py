@@ -1,4 +1,4 @@
-"""What a person has to know before all else: a daemon that is gone, a policy file that is broken."""
+"""What a person has to know before all else: a daemon that is gone, GPUs that nobody counts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ def warnings(moment: Moment) -> Iterator[RenderableType]:
     """In parts to print, above everything that shows the moment."""
     if moment.daemon.overdue:
         yield alarm(_silent(moment.daemon, moment.now))
+    for run_id, why in moment.uncounted.items():
+        yield alarm(
+            f"Run {plain(run_id)} uses GPUs without a grant, and they cannot be counted: "
+            f"{sentence(why)}. Other runs may be given its GPUs. Stop it, or correct its tags and "
+            "launch it again."
+        )
     if moment.file_trouble:
         yield warning(
             f"{sentence(str(moment.file_trouble['summary']))}: the file is not adopted, and policy "

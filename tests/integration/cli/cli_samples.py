@@ -54,6 +54,9 @@ def asked(number: int, gpus: float = 8, ago: float = 0.0, **more: Any) -> Reques
         "policy_version": 1,
         **more,
     }
+    source = values.get("source")
+    if source is not None and source != values["job_name"]:
+        values.setdefault("launched_by", {"what": "user", "name": source, "user": source})
     return RequestRecord(**values)
 
 

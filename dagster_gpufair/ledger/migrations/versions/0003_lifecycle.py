@@ -83,6 +83,7 @@ def _requests() -> None:
         table, sa.Column("step_key", sa.Text(), nullable=False, server_default=sa.text("''"))
     )
     op.add_column(table, sa.Column("attempt", sa.BigInteger(), nullable=False, server_default="1"))
+    op.add_column(table, sa.Column("launched_by", sa.JSON(), nullable=True))
     # What is over has been told, or never will be: before, nobody noted it.
     op.execute(
         f"UPDATE {table} SET told_state = state "
@@ -183,5 +184,6 @@ def downgrade() -> None:
     op.create_index("ix_gpufair_requests_team", requests, ["team"])
     op.create_index("ix_gpufair_requests_run_id", requests, ["run_id"])
     op.add_column(requests, sa.Column("told_at", sa.Double(), nullable=True))
+    op.drop_column(requests, "launched_by")
     op.drop_column(requests, "attempt")
     op.drop_column(requests, "step_key")

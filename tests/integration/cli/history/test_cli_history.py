@@ -35,6 +35,7 @@ def test_a_run_from_its_submission_to_its_end(queue: Filling, gpufair: Gpufair) 
         "The run is submitted: team nlp asks for 8 h100, for 2h at most.",
         "8 h100 on h1 are reserved for the run.",
         "8 h100 on h1 are granted to the run, guaranteed, after it waited 10m.",
+        "The run's work begins.",
         "The run's reservation in h100 ends.",
         "The run ends (success), and 8 h100 are released after 30m.",
     ]
@@ -43,7 +44,8 @@ def test_a_run_from_its_submission_to_its_end(queue: Filling, gpufair: Gpufair) 
 
 
 def test_a_run_that_waits_again_and_is_cancelled(queue: Filling, gpufair: Gpufair) -> None:
-    queue.run(asked(1, 1, ago=9, min_gpus=500), ago=9)
+    queue.submit(asked(1, 1, ago=9, min_gpus=500))
+    queue.decide(ago=9, begins=False)
     with queue.ledger.writing() as session:
         (lease,) = leases.open_leases(session)
         lifecycle.recall(session, lease.id, minutes(8), "code location is away")
@@ -88,8 +90,9 @@ def test_the_history_for_programs(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 8, ago=9, source="ana@lab"), ago=5)
     data = json.loads(gpufair("history", "00000001", "--json").stdout)
     assert (data["run"], data["state"]) == (run_id(1), "granted")
-    assert data["launched_by"] == {"what": "user", "name": "ana@lab"}
-    submitted, granted = data["events"]
+    assert data["launched_by"] == {"what": "user", "name": "ana@lab", "user": "ana@lab"}
+    submitted, granted, started = data["events"]
+    assert started["kind"] == "started"
     assert (submitted["kind"], submitted["data"]["gpus"]) == ("submitted", 8)
     assert granted["data"]["nodes"] == {"h1": 8}
     assert granted["data"]["submitted"] == submitted["at"] == submitted["data"]["submitted"]

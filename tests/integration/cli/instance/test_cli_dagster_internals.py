@@ -6,11 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from cli_samples import asked
 from dagster import DagsterInvalidConfigError
 from dagster._cli.utils import TMP_DAGSTER_HOME_PREFIX
 from dagster._core.instance.config import dagster_instance_config_schema
-from dagster._core.utils import make_new_backfill_id
 
 from dagster_gpufair.cli.instance.dagster_internals import (
     config_problems,
@@ -20,7 +18,6 @@ from dagster_gpufair.cli.instance.dagster_internals import (
 )
 from dagster_gpufair.cli.instance.option import DEV_HOME
 from dagster_gpufair.cli.instance.storage_settings import HARMLESS
-from dagster_gpufair.cli.moment.launched_by import launched_by
 
 
 def test_dagster_dev_names_its_temporary_homes_so() -> None:
@@ -66,10 +63,6 @@ def test_keys_of_a_dagster_yaml_that_say_nothing_of_storage() -> None:
     # A Dagster older than the key takes it for a typo, and says so when it is asked.
     assert unheard_of <= {"defs_state_storage", "freshness", "backfills"}
     assert (HARMLESS & storage) == {"storage"}
-
-
-def test_the_names_of_backfills_look_like_this() -> None:
-    assert launched_by(asked(1, source=make_new_backfill_id())).what == "backfill"
 
 
 def test_a_workspace_names_its_locations_without_loading_them(tmp_path: Path) -> None:

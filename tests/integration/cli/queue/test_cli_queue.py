@@ -11,7 +11,7 @@ from cli_samples import WITH_A_PROJECT, Filling, asked, run_id, time_of_day
 from click.testing import Result
 
 from dagster_gpufair.ledger import lifecycle, requests, status
-from dagster_gpufair.ledger.status import POLICY_FILE
+from dagster_gpufair.ledger.status import POLICY_FILE, UNCOUNTED
 
 Gpufair = Callable[..., Result]
 
@@ -24,6 +24,9 @@ def rows(result: Result) -> list[list[str]]:
     return [words for words in lines if words and (words[0] == "-" or words[0] in PLACES)]
 
 
+BACKFILL = {"what": "backfill", "name": "qwertzui"}
+
+
 @pytest.mark.parametrize("storage", ["sqlite", "postgres"], indirect=True)
 def test_a_pool_with_its_line(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 8, ago=90, team="vision", max_duration=7200.0), ago=90)
@@ -32,7 +35,7 @@ def test_a_pool_with_its_line(queue: Filling, gpufair: Gpufair) -> None:
         asked(3, 8, ago=41, tier="milestone", project="pretrain"),
         asked(4, 2, ago=72, team="speech", source="ana@lab"),
     )
-    queue.submit(asked(5, 6, ago=10, min_gpus=5000, source="qwertzui"))
+    queue.submit(asked(5, 6, ago=10, min_gpus=5000, source="qwertzui", launched_by=BACKFILL))
     result = gpufair("queue")
     assert result.stdout.splitlines()[0].startswith(
         "h100 · 16 GPUs · 12 in use (8 borrowed) · 4 free · 3 waiting    policy v1, "
@@ -147,6 +150,15 @@ def test_a_broken_policy_file(queue: Filling, gpufair: Gpufair) -> None:
     assert (found["version"], found["file_trouble"]) == (1, "gpufair.yaml has 1 error (x)")
 
 
+@pytest.mark.parametrize("command", ["queue", "pools", "teams"])
+def test_gpus_that_nobody_can_count(queue: Filling, gpufair: Gpufair, command: str) -> None:
+    with queue.ledger.writing() as session:
+        status.put(session, UNCOUNTED, {run_id(1): "which pool it is in is not known"}, 0.0)
+    said = " ".join(gpufair(command).stdout.split())
+    assert f"Run {run_id(1)} uses GPUs without a grant, and they cannot be counted" in said
+    assert "which pool it is in is not known. Other runs may be given its GPUs." in said
+
+
 def test_use_without_a_grant(queue: Filling, gpufair: Gpufair) -> None:
     with queue.ledger.writing() as session:
         lifecycle.find(session, asked(7, 2, team="vision"), "h100", {}, time.time())
@@ -207,7 +219,7 @@ def test_the_same_for_programs(queue: Filling, gpufair: Gpufair) -> None:
     assert waiting == {
         "run": run_id(3),
         "job": "train",
-        "launched_by": {"what": "job", "name": "train"},
+        "launched_by": {"what": "job", "name": "train", "user": None},
         "team": "nlp",
         "project": "pretrain",
         "tier": "standard",

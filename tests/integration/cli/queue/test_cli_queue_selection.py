@@ -30,11 +30,20 @@ def runs(result: Result) -> list[str]:
 def busy(queue: Filling) -> Filling:
     """Ana's run and a backfill hold GPUs; another of Ana's, one of Bob's and one by a schedule wait."""
     queue.run(asked(1, 8, ago=90, team="vision", source="ana", max_duration=7200.0), ago=90)
-    queue.run(asked(2, 8, ago=80, source="qwertzui", job_name="evaluate"), ago=80)
+    backfill = {"what": "backfill", "name": "qwertzui"}
+    evaluate = asked(2, 8, ago=80, source="qwertzui", job_name="evaluate", launched_by=backfill)
+    queue.run(evaluate, ago=80)
     queue.submit(
         asked(3, 8, ago=40, team="vision", source="ana", job_name="finetune"),
         asked(4, 8, ago=30, source="bob@lab"),
-        asked(5, 8, ago=20, source="nightly", job_name="nightly"),
+        asked(
+            5,
+            8,
+            ago=20,
+            source="nightly",
+            job_name="nightly",
+            launched_by={"what": "schedule", "name": "at_2"},
+        ),
     )
     return queue
 
@@ -47,12 +56,12 @@ def test_each_run_with_its_job_and_what_launched_it(busy: Filling, gpufair: Gpuf
     }
     assert (rows["00000003"][3], rows["00000003"][7]) == ("finetune", "ana")
     assert rows["00000004"][7] == "bob@lab"
-    assert (rows["00000005"][3], rows["00000005"][7]) == ("nightly", "job")
+    assert rows["00000005"][3] == "nightly"
     waiting = json.loads(gpufair("queue", "--json").stdout)["waiting"]
     assert {one["run"]: one["launched_by"]["what"] for one in waiting} == {
         run_id(3): "user",
         run_id(4): "user",
-        run_id(5): "job",
+        run_id(5): "schedule",
     }
 
 
