@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
     from dagster_gpufair.gate.tags import InvalidAsk, gpu_tags
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["GpuFairRunCoordinator", "InvalidAsk", "gpu_tags"]
 
 _DEFINED_IN = {

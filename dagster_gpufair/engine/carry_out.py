@@ -189,9 +189,7 @@ def _grant(
         policy_version=policy_version,
         data=judged(start, plan),
     )
-    # Its page is told by whoever launches it; should that come to nothing, its end is told anyway.
-    run_id = book.queued[start.request.id].run_id
-    requests.told(session, run_id, "granted", start.class_.label)
+    requests.to_be_told(session, start.request.id)
     _withdraw(session, book, start.request.id, "it has started", now, written)
     written.granted.append(leases.by_id(session, lease_id))
 

@@ -159,10 +159,11 @@ class Gate:
         assert epoch is not None
 
         def work() -> None:
-            launch = launch_granted(self.instance, context, self.engine.turn, epoch, lease, word)
+            launch = launch_granted(self.instance, context, self.engine.turn, epoch, lease)
             self._launches.append((epoch, launch))
 
         self.teller.granted(lease.run_id)
+        self.teller.news(word)
         self.launch_threads.put(location_of(run) or "", lease.request_id, work)
 
     # -- the steps of a pass --------------------------------------------------------------------

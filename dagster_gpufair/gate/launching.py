@@ -22,7 +22,6 @@ from dagster_gpufair.gate.dagster_internals import (
     was_surely_not_sent,
 )
 from dagster_gpufair.gate.environment import first_line
-from dagster_gpufair.gate.run_page import Word, say
 from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.leases import LeaseRecord
 
@@ -35,16 +34,13 @@ def launch_granted(
     turn: WriterTurn,
     epoch: int,
     lease: LeaseRecord,
-    word: Word,
 ) -> Launch:
     """Launch the run of a lease once, whoever else may try.
 
     Args:
         epoch: the writer's turn under which this daemon acts: once that is over it launches nothing.
-        word: what the run's page says from now on.
     """
     try:
-        say(instance, word)
         # In one transaction of the ledger's, beside which there is no other: however long this process
         # sleeps in between, no later writer finds the run claimed by nobody and still queued.
         with turn.writing(epoch) as session:
@@ -55,8 +51,7 @@ def launch_granted(
             if not lifecycle.claim(session, lease.id, epoch, turn.host, time.time()):
                 return Launch(lease, "not_queued")
             mark_starting(instance, run)
-        starting = instance.get_run_by_id(lease.run_id)
-        assert starting is not None, "the run has been deleted"
+        starting = run.with_status(DagsterRunStatus.STARTING)
         workspace = workspace_process_context.create_request_context()
     except Overtaken:
         return Launch(lease, "not_queued")

@@ -168,7 +168,15 @@ def unsettled_word(lease: LeaseRecord, detail: str, until: float) -> Word:
 
 
 def untold_word(request: RequestRecord) -> Word:
-    """What the page of a run says that is over, whoever was to say so before."""
+    """What the page of a run says that waits no more, whoever was to say so before."""
+    if request.state == "granted":
+        return Word(
+            request.run_id,
+            "granted",
+            "granted",
+            "holds its GPUs",
+            why="it has been granted its GPUs",
+        )
     if request.state == "cancelled":
         return cancelled_word(request.run_id, "cancelled")
     return Word(request.run_id, request.state, request.state, request.state, why="the run is over")

@@ -120,8 +120,14 @@ class Teller:
         with self._ledger.reading() as session:
             found = requests.untold(session, UNTOLD)
         with self._changed:
+            pending = {word.run_id for word in self._over} | {self._saying}
             for request in found:
-                if request.run_id not in self._ended:
+                if request.run_id in pending:
+                    continue
+                if request.state == "granted":
+                    self._over.append(untold_word(request))
+                    self._wake()
+                elif request.run_id not in self._ended:
                     self._end(untold_word(request))
 
     def _end(self, word: Word) -> None:

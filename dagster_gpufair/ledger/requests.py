@@ -209,13 +209,13 @@ def over_before(session: Session, before: float, limit: int) -> Sequence[Request
 
 
 def untold(session: Session, limit: int) -> Sequence[RequestRecord]:
-    """Requests that are over and whose pages say something else, the newest ends first."""
+    """Requests that wait no more and whose pages say something else, the newest ends first."""
     query = (
         select(*_COLUMNS)
         .where(
             RequestRow.told_state.is_not(None),
             RequestRow.told_state != RequestRow.state,
-            RequestRow.finished_at.is_not(None),
+            RequestRow.state != "queued",
         )
         .order_by(RequestRow.finished_at.desc())
         .limit(limit)
@@ -229,6 +229,16 @@ def told(session: Session, run_id: str, state: str, reason: str | None) -> None:
         update(RequestRow)
         .where(RequestRow.run_id == run_id)
         .values(told_state=state, told_reason=reason)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def to_be_told(session: Session, id_: str) -> None:
+    """Whatever becomes of a request from now on is to be said: its page says at most that it waits."""
+    session.execute(
+        update(RequestRow)
+        .where(RequestRow.id == id_, RequestRow.told_state.is_(None))
+        .values(told_state="waiting")
         .execution_options(synchronize_session=False)
     )
 

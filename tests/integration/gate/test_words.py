@@ -46,6 +46,23 @@ def test_an_end_that_a_daemon_did_not_come_to_tell_is_told_by_the_next(
     assert {stage.tags(each)["state"] for each in (waited, holds)} == {"granted", "cancelled"}
 
 
+def test_a_grant_that_a_daemon_did_not_come_to_tell_is_told_by_the_next(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = stage.submit(team="red", pool="t4", gpus=1)
+    with monkeypatch.context() as dying:
+        dying.setattr("dagster_gpufair.gate.teller.Teller._wake", lambda _: None)
+        dying.setattr("dagster_gpufair.gate.teller.Teller.finish", lambda *_, **__: True)
+        stage.pass_()
+    assert stage.launched == [run_id]
+    assert "state" not in stage.tags(run_id)
+
+    stage.daemon = stage.new_daemon()
+    stage.pass_()
+
+    assert stage.tags(run_id)["state"] == "granted"
+
+
 def test_a_page_that_cannot_be_written_holds_up_nothing_and_is_written_later(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
