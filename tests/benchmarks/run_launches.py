@@ -2,8 +2,8 @@
 
 python tests/benchmarks/run_launches.py [--runs 60] [--rounds 3]
 
-Real instances on SQLite, the daemons' own iterations, and a launcher that starts nothing: what is left is what
-a daemon does for each run. Each round measures all four in turn; the best of the rounds is shown.
+Real instances on SQLite, the daemons' own iterations, and a launcher that starts nothing: what is left is
+what a daemon does for each run. Each round measures all four in turn; the best of the rounds is shown.
 """
 
 from __future__ import annotations

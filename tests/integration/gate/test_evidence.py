@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import pytest
 from gate_stage import Stage
 
 from dagster_gpufair.ledger import usage
+from dagster_gpufair.ledger.state import state_of
 from dagster_gpufair.scheduling.model import Account
 
 OpenStage = Callable[..., Stage]
@@ -109,8 +111,6 @@ def test_a_daemon_that_died_in_a_launch_leaves_no_gpus_held_for_ever(
 def test_a_stop_that_hangs_frees_nothing_and_holds_up_no_launch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading
-
     monkeypatch.setattr("dagster_gpufair.engine.stops.FIRST_PAUSE", 0.0)
     let_go = threading.Event()
     asked = threading.Semaphore(0)
@@ -166,7 +166,5 @@ def test_a_failed_launch_takes_no_waiting_points_of_its_source(open_stage: OpenS
     engine = stage.daemon._gate.engine
     assert engine.state({}, now).source_starts == {}
     with stage.ledger.reading() as session:
-        from dagster_gpufair.ledger.state import state_of
-
         assert state_of(session, engine.rules.policy, now).source_starts == {}
     assert stage.launcher.tried == shards[:1]

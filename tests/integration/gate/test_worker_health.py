@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -67,8 +68,6 @@ def test_a_worker_that_goes_on_when_its_run_is_over_keeps_its_gpus(stage: Stage)
 def test_a_launcher_that_does_not_answer_holds_gpus_for_a_while_only(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading
-
     let_go = threading.Event()
     runs, waits = start_one_and_let_another_wait(stage)
     monkeypatch.setattr(
