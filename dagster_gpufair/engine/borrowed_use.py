@@ -30,11 +30,6 @@ class BorrowedUse:
         """Go on from where the last writer was; None if there was none."""
         self._until, self._is_known = until, False
 
-    def move(self, by: float) -> None:
-        """The clock was set."""
-        if self._until is not None:
-            self._until += by
-
     @property
     def until(self) -> float | None:
         """Up to when all has been added."""

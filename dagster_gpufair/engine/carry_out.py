@@ -22,6 +22,7 @@ from dagster_gpufair.ledger import (
     reservations,
 )
 from dagster_gpufair.ledger.leases import LeaseRecord, recorded
+from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.scheduling.model import Account, Plan, Preemption, Start, Victim
 
 
@@ -95,6 +96,25 @@ def carry_out(
         lifecycle.renew(session, lease.id, now)
         written.changed.append(leases.by_id(session, lease.id))
     return written
+
+
+def end_waiting(
+    session: Session, book: Book, request: RequestRecord, how: str, now: float
+) -> list[LeaseRecord]:
+    """A request that waited is over: nothing is promised to it any more, and nobody leaves for it.
+
+    Returns:
+        The leases that were given notice for it, which are spared.
+    """
+    lifecycle.cancel(session, [request.id], now, how)
+    promises.end(session, request, how, now)
+    promises.withdraw_proposal(session, request, how, now)
+    victims = [lease for lease in book.leases.values() if lease.notice_for == request.id]
+    return [
+        leases.by_id(session, lease.id)
+        for lease in victims
+        if lifecycle.spare(session, lease.id, now)
+    ]
 
 
 def judged(start: Start, decided: Plan) -> dict[str, object]:

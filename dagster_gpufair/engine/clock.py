@@ -18,23 +18,28 @@ class WallClock:
     """Tells how far the time of day was set since the last look."""
 
     def __init__(self) -> None:
-        self._last: tuple[str, float] | None = None
+        self._before: tuple[str, float] | None = None
+        self._now: tuple[str, float] | None = None
 
     @property
     def mark(self) -> dict[str, object] | None:
-        """What to remember of it, for whoever looks next on this machine."""
-        return None if self._last is None else {"boot": self._last[0], "ahead": self._last[1]}
+        """What to remember of the last look, for whoever looks next on this machine."""
+        return None if self._now is None else {"boot": self._now[0], "ahead": self._now[1]}
 
     def resume(self, mark: object) -> None:
         """Go on from what was remembered, perhaps by an earlier process."""
-        if self._last is None and isinstance(mark, dict):
-            self._last = (str(mark.get("boot")), float(mark.get("ahead", 0.0)))
+        if self._before is None and isinstance(mark, dict):
+            self._before = (str(mark.get("boot")), float(mark.get("ahead", 0.0)))
 
     def jumped(self) -> float:
-        """Seconds by which it was set forward (back if negative) since the last look; 0 if it was not."""
+        """Seconds by which it was set forward (back if negative) since the last look that was heeded."""
         elapsed, boot = since_boot()
-        ahead = time.time() - elapsed
-        before, self._last = self._last, (boot, ahead)
-        if before is None or before[0] != boot or abs(ahead - before[1]) < JUMP:
+        self._now = (boot, time.time() - elapsed)
+        if self._before is None or self._before[0] != boot:
             return 0.0
-        return ahead - before[1]
+        by = self._now[1] - self._before[1]
+        return by if abs(by) >= JUMP else 0.0
+
+    def heeded(self) -> None:
+        """What the last look found is in the ledger."""
+        self._before = self._now

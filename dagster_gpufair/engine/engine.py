@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.engine.book import Book
 from dagster_gpufair.engine.borrowed_use import BorrowedUse
 from dagster_gpufair.engine.bounds import due
-from dagster_gpufair.engine.carry_out import carry_out
+from dagster_gpufair.engine.carry_out import carry_out, end_waiting
 from dagster_gpufair.engine.clock import WallClock
 from dagster_gpufair.engine.collector import collector_at_rest
 from dagster_gpufair.engine.policy_file import PolicyWatch
@@ -25,7 +26,7 @@ from dagster_gpufair.engine.reconcile import Verdict, judge
 from dagster_gpufair.engine.rules import Rules
 from dagster_gpufair.engine.stops import Stops
 from dagster_gpufair.engine.writer_turn import WriterTurn
-from dagster_gpufair.ledger import leases, lifecycle, nodes, promises, requests, status
+from dagster_gpufair.ledger import leases, lifecycle, nodes, requests, status
 from dagster_gpufair.ledger.connect import Ledger, LedgerError
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
@@ -84,14 +85,22 @@ class Engine:
             epoch = self.turn.take(session)
             if epoch is None:
                 return False
-            if clock_is_real:
-                self._heed_clock(session, now)
+            last = status.get(session, DAEMON) or {}
+            by = self._heed_clock(session, last, now) if clock_is_real else 0.0
             self.rules.look(session, now, seen)
             self.cordoned = nodes.cordoned_by_pool(session)
-            if not self.turn.goes_on(epoch):
-                self._open_book(session)
+            goes_on = self.turn.goes_on(epoch)
+            book = self.book if goes_on and not by else Book.opened(session)
+            accrued = self._borrowed.until if goes_on else last.get("accrued")
+            accrued = None if accrued is None else accrued + by
             said = {"at": now, "host": self.turn.host, "clock": self._clock.mark}
-            status.put(session, DAEMON, said, now)
+            status.put(session, DAEMON, {**said, "accrued": accrued}, now)
+        # Memory follows the ledger, once that is committed.
+        self._clock.heeded()
+        if book is not self.book:
+            self.book = book
+            self._borrowed.resume(accrued)
+            self._swept_at = 0.0
         self.turn.begin(epoch)
         return True
 
@@ -113,29 +122,19 @@ class Engine:
         """Let another daemon become the writer at once."""
         self.turn.give_up()
 
-    def _open_book(self, session: Session) -> None:
-        self.book = Book.opened(session)
-        last = status.get(session, DAEMON)
-        self._borrowed.resume(last["at"] if last else None)
-
-    def _heed_clock(self, session: Session, now: float) -> None:
-        """Where the time of day was set, move what is counted from with it."""
-        last = status.get(session, DAEMON)
-        self._clock.resume(last.get("clock") if last else None)
+    def _heed_clock(self, session: Session, last: Mapping[str, Any], now: float) -> float:
+        """Where the time of day was set, move what is counted from with it; by so many seconds."""
+        self._clock.resume(last.get("clock"))
         by = self._clock.jumped()
-        if not by:
-            return
-        self._logger.warning(
-            "This machine's clock was set %s by %.0f s: what runs and what waits is counted on as before.",
-            "forward" if by > 0 else "back",
-            abs(by),
-        )
-        set_clock(session, by, now)
-        if last:
-            status.put(session, DAEMON, {**last, "at": last["at"] + by}, now)
-        self._borrowed.move(by)
-        self._swept_at = 0.0
-        self.book = Book.opened(session)
+        if by:
+            self._logger.warning(
+                "This machine's clock was set %s by %.0f s: what runs and what waits is counted on as "
+                "before.",
+                "forward" if by > 0 else "back",
+                abs(by),
+            )
+            set_clock(session, by, now)
+        return by
 
     # -- following what happened ----------------------------------------------------------------
 
@@ -223,8 +222,8 @@ class Engine:
                     lifecycle.release(session, lease.id, verdict.at, verdict.why)
                 changed[lease.request_id] = leases.by_id(session, lease.id)
             for request, how in cancelled:
-                lifecycle.cancel(session, [request.id], now, how)
-                promises.end(session, request, how, now)
+                for spared in end_waiting(session, self.book, request, how, now):
+                    changed.setdefault(spared.request_id, spared)
             recalled = [id_ for id_, lease in changed.items() if lease.void]
             if recalled:
                 waiting = list(requests.by_ids(session, recalled).values())

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import Select, Subquery, literal, or_, select, union_all
 from sqlalchemy.orm import Session
 
+from dagster_gpufair.ledger.columns import Name
 from dagster_gpufair.ledger.statements import chunks
 from dagster_gpufair.ledger.tables import LeaseRow, RequestRow
 from dagster_gpufair.scheduling.model import Class, Lease
@@ -122,6 +123,8 @@ class LeaseRecord:
         )
 
 
+_MOST_PAIRS = 200
+"""Sources asked about in one statement; SQLite takes 500 parts of a union at most."""
 _OF_THE_REQUEST = ("preempted", "cpus", "memory_gib")
 _COLUMNS = tuple(
     getattr(RequestRow if field.name in _OF_THE_REQUEST else LeaseRow, field.name).label(field.name)
@@ -182,23 +185,31 @@ def source_starts(
     an index, however long its history is.
     """
     if of is None:
-        query = (
+        queued = (
             select(RequestRow.team, RequestRow.source)
             .where(RequestRow.state == "queued", RequestRow.source.is_not(None))
             .distinct()
         )
-        of = [(team, source) for team, source in session.execute(query)]
+        return _newest_starts(session, queued.subquery())
     starts: dict[tuple[str, str], float] = {}
-    for team, source in of:
-        newest = session.scalar(
-            select(LeaseRow.started_at)
-            .where(LeaseRow.team == team, LeaseRow.source == source, LeaseRow.state != "recalled")
-            .order_by(LeaseRow.started_at.desc())
-            .limit(1)
-        )
-        if newest is not None:
-            starts[team, source] = newest
+    for piece in chunks(of, _MOST_PAIRS):
+        pairs = [select(literal(team, Name()), literal(source, Name())) for team, source in piece]
+        starts |= _newest_starts(session, union_all(*pairs).subquery())
     return starts
+
+
+def _newest_starts(session: Session, sources: Subquery) -> dict[tuple[str, str], float]:
+    team, source = sources.c
+    newest = (
+        select(LeaseRow.started_at)
+        .where(LeaseRow.team == team, LeaseRow.source == source, LeaseRow.state != "recalled")
+        .order_by(LeaseRow.started_at.desc())
+        .limit(1)
+        .correlate(sources)
+        .scalar_subquery()
+    )
+    found = session.execute(select(team, source, newest))
+    return {(row[0], row[1]): row[2] for row in found if row[2] is not None}
 
 
 def _records() -> Select[Any]:

@@ -18,7 +18,7 @@ from dagster import DagsterInstance
 from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
-from dagster_gpufair.ledger.connect import ledger_of
+from dagster_gpufair.ledger.connect import Ledger, ledger_of
 
 MOST_STARTS = 10
 
@@ -106,6 +106,23 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     if request.param == "sqlite":
         return {"sqlite": {"base_dir": str(tmp_path)}}
     return _in_postgres(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
+    """An empty database; in Postgres a schema of its own, which is made in no time."""
+    if request.param == "sqlite":
+        return URL.create("sqlite", database=str(tmp_path / "gpufair.db"))
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    return postgres.new_schema()
+
+
+@pytest.fixture
+def ledger(url: URL) -> Iterator[Ledger]:
+    """A ledger in an empty database, without a Dagster instance around it."""
+    ledger = Ledger(url)
+    yield ledger
+    ledger.dispose()
 
 
 @pytest.fixture
