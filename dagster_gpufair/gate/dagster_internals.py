@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from inspect import signature
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,7 @@ __all__ = [
     "GRPC_INFO_TAG",
     "MAX_RETRIES_TAG",
     "PRIORITY_TAG",
+    "SHARES_POOLS_READ",
     "UNFINISHED_RUN_STATUSES",
     "USER_TAG",
     "ConcurrencyConfig",
@@ -274,10 +276,19 @@ def error_info() -> Any:
     return serializable_error_info_from_exc_info(sys.exc_info())
 
 
+SHARES_POOLS_READ = (
+    "concurrency_info_by_key" in signature(GlobalOpConcurrencyLimitsCounter).parameters
+)
+"""Whether Dagster lets several countings of its pools share what was read of them; lately it does."""
+
+
 class RunLimits:
     """Dagster's own limits (runs at once, tags, op pools) as counted in one pass.
 
     A run that is taken is counted, so that later runs see it.
+
+    Args:
+        pools_read: what has been read of pools in this pass; what is read here is added.
     """
 
     def __init__(
@@ -286,6 +297,7 @@ class RunLimits:
         config: ConcurrencyConfig,
         in_progress: Sequence[RunRecord],
         candidates: Sequence[DagsterRun],
+        pools_read: dict[str, Any],
     ):
         queue = config.run_queue_config
         assert queue is not None
@@ -296,6 +308,7 @@ class RunLimits:
         if queue.should_block_op_concurrency_limited_runs and any(
             run.run_op_concurrency for run in candidates
         ):
+            shared: Any = {"concurrency_info_by_key": pools_read} if SHARES_POOLS_READ else {}
             try:
                 self._pools = GlobalOpConcurrencyLimitsCounter(
                     instance,
@@ -305,6 +318,7 @@ class RunLimits:
                     pool_limits=instance.event_log_storage.get_pool_limits(),
                     slot_count_offset=queue.op_concurrency_slot_buffer,
                     pool_granularity=config.pool_config.pool_granularity,
+                    **shared,
                 )
             except Exception:
                 # As in Dagster's own daemon: where pools cannot be counted, they block nothing.

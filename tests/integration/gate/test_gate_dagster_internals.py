@@ -221,7 +221,7 @@ def test_the_pools_of_a_run_are_counted(stage: Stage) -> None:
     stage.instance.event_log_storage.set_concurrency_slots("warehouse", 1)
     first, second = (stage.create(pools=["warehouse"]) for _ in range(2))
     config = stage.instance.get_concurrency_config()
-    limits = internals.RunLimits(stage.instance, config, [], [first, second])
+    limits = internals.RunLimits(stage.instance, config, [], [first, second], {})
 
     assert limits.blocking(first) is None
     limits.take(first)
