@@ -156,7 +156,7 @@ def record_queue(gated: Bench, runs: list[Any]) -> None:
         for run in runs:
             submission = Submission(run.run_id, run.job_name, "jobs", run.tags, time.time())
             record(session, in_force, submission)
-            requests.told(session, run.run_id, "waiting", "insufficient_gpus", time.time())
+            requests.told(session, run.run_id, "waiting", "insufficient_gpus")
 
 
 def alternate(
