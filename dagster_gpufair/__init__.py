@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
-    from dagster_gpufair.gate.tags import InvalidAsk, gpu_tags
+    from dagster_gpufair.gate.submission.coordinator import GpuFairRunCoordinator
+    from dagster_gpufair.gate.submission.tags import InvalidAsk, gpu_tags
 
 __version__ = "0.3.0"
 __all__ = ["GpuFairRunCoordinator", "InvalidAsk", "gpu_tags"]
 
 _DEFINED_IN = {
-    "GpuFairRunCoordinator": "dagster_gpufair.gate.coordinator",
-    "InvalidAsk": "dagster_gpufair.gate.tags",
-    "gpu_tags": "dagster_gpufair.gate.tags",
+    "GpuFairRunCoordinator": "dagster_gpufair.gate.submission.coordinator",
+    "InvalidAsk": "dagster_gpufair.gate.submission.tags",
+    "gpu_tags": "dagster_gpufair.gate.submission.tags",
 }
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from inspect import signature
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,7 @@ __all__ = [
     "PRIORITY_TAG",
     "SCHEDULE_NAME_TAG",
     "SENSOR_NAME_TAG",
+    "SHARES_POOLS_READ",
     "UNFINISHED_RUN_STATUSES",
     "USER_TAG",
     "ConcurrencyConfig",
@@ -279,10 +281,19 @@ def error_info() -> Any:
     return serializable_error_info_from_exc_info(sys.exc_info())
 
 
+SHARES_POOLS_READ = (
+    "concurrency_info_by_key" in signature(GlobalOpConcurrencyLimitsCounter).parameters
+)
+"""Whether Dagster lets several countings of its pools share what was read of them; lately it does."""
+
+
 class RunLimits:
     """Dagster's own limits (runs at once, tags, op pools) as counted in one pass.
 
     A run that is taken is counted, so that later runs see it.
+
+    Args:
+        pools_read: what has been read of pools in this pass; what is read here is added.
     """
 
     def __init__(
@@ -291,6 +302,7 @@ class RunLimits:
         config: ConcurrencyConfig,
         in_progress: Sequence[RunRecord],
         candidates: Sequence[DagsterRun],
+        pools_read: dict[str, Any],
     ):
         queue = config.run_queue_config
         assert queue is not None
@@ -301,6 +313,7 @@ class RunLimits:
         if queue.should_block_op_concurrency_limited_runs and any(
             run.run_op_concurrency for run in candidates
         ):
+            shared: Any = {"concurrency_info_by_key": pools_read} if SHARES_POOLS_READ else {}
             try:
                 self._pools = GlobalOpConcurrencyLimitsCounter(
                     instance,
@@ -310,6 +323,7 @@ class RunLimits:
                     pool_limits=instance.event_log_storage.get_pool_limits(),
                     slot_count_offset=queue.op_concurrency_slot_buffer,
                     pool_granularity=config.pool_config.pool_granularity,
+                    **shared,
                 )
             except Exception:
                 # As in Dagster's own daemon: where pools cannot be counted, they block nothing.

@@ -38,9 +38,9 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
 )
 from sqlalchemy import create_engine, make_url, text
 
-from dagster_gpufair.gate.admission import Submission
-from dagster_gpufair.gate.daemon import GpuFairQueueDaemon
-from dagster_gpufair.gate.recording import record
+from dagster_gpufair.gate.queue.daemon import GpuFairQueueDaemon
+from dagster_gpufair.gate.submission.admission import Submission
+from dagster_gpufair.gate.submission.recording import record
 from dagster_gpufair.ledger import leases, requests
 from dagster_gpufair.ledger.connect import ledger_of
 
@@ -156,7 +156,7 @@ def record_queue(gated: Bench, runs: list[Any]) -> None:
         for run in runs:
             submission = Submission(run.run_id, run.job_name, "jobs", run.tags, time.time())
             record(session, in_force, submission)
-            requests.told(session, run.run_id, "waiting", "insufficient_gpus", time.time())
+            requests.told(session, run.run_id, "waiting", "insufficient_gpus")
 
 
 def alternate(

@@ -13,7 +13,7 @@ import click
 
 from dagster_gpufair.cli.demo.home import HOST
 from dagster_gpufair.cli.output.text import sentence
-from dagster_gpufair.gate.tags import GPUS, POOL, TEAM, TIER
+from dagster_gpufair.gate.submission.tags import GPUS, POOL, TEAM, TIER
 
 MOST_SHARDS = 40
 """Partitions of the example's asset."""

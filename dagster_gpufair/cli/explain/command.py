@@ -25,7 +25,7 @@ from dagster_gpufair.cli.output.json_output import gpus, iso, json_option, show_
 from dagster_gpufair.cli.output.tables import headline, show
 from dagster_gpufair.cli.output.text import plain, whole_sentence
 from dagster_gpufair.cli.output.times import age, clock
-from dagster_gpufair.gate.tags import asks_for_gpus
+from dagster_gpufair.gate.submission.tags import asks_for_gpus
 from dagster_gpufair.ledger import events, leases
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.ledger.requests import RequestRecord

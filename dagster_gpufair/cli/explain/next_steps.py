@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dagster_gpufair.cli.output.text import sentence
-from dagster_gpufair.gate.tags import CPUS, GPUS, GPUS_PER_NODE, MAX_DURATION, MEMORY_GIB, POOL
+from dagster_gpufair.gate.submission.tags import (
+    CPUS,
+    GPUS,
+    GPUS_PER_NODE,
+    MAX_DURATION,
+    MEMORY_GIB,
+    POOL,
+)
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
 from dagster_gpufair.scheduling.model import Request

@@ -11,7 +11,7 @@ from dagster_gpufair.cli.moment.current import Moment
 from dagster_gpufair.cli.output.json_output import gpus, iso
 from dagster_gpufair.cli.output.tables import Column, table
 from dagster_gpufair.cli.output.text import plain, sentence
-from dagster_gpufair.gate.tags import (
+from dagster_gpufair.gate.submission.tags import (
     CPUS,
     GPUS,
     GPUS_PER_NODE,

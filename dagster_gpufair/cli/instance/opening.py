@@ -31,7 +31,7 @@ from dagster_gpufair.policy.problems import PolicyError
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
-    from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
+    from dagster_gpufair.gate.submission.coordinator import GpuFairRunCoordinator
 
 
 class Home(NamedTuple):
@@ -125,7 +125,7 @@ def coordinator_of(instance: DagsterInstance) -> GpuFairRunCoordinator | None:
     Raises:
         click.ClickException: if it cannot be loaded.
     """
-    from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
+    from dagster_gpufair.gate.submission.coordinator import GpuFairRunCoordinator
 
     try:
         coordinator = instance.run_coordinator

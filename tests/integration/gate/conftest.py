@@ -23,7 +23,7 @@ def passes_see_their_launches_through() -> Iterator[None]:
     And turns last as long as a test's passes say, which are made at moments of its own.
     """
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr("dagster_gpufair.gate.daemon.LAUNCH_PATIENCE", 60.0)
+        patching.setattr("dagster_gpufair.gate.queue.daemon.LAUNCH_PATIENCE", 60.0)
         patching.setattr("dagster_gpufair.engine.launch_threads.HANGS_AFTER", 60.0)
         patching.setattr("dagster_gpufair.engine.policy_file._PATIENCE", 60.0)
         patching.setattr(writer, "turn_clock", moved_turn_clock(writer.turn_clock))

@@ -38,7 +38,7 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
     QueuedRunCoordinatorDaemon,
 )
 
-from dagster_gpufair.gate.daemon import GpuFairQueueDaemon
+from dagster_gpufair.gate.queue.daemon import GpuFairQueueDaemon
 from dagster_gpufair.ledger import audit, events, leases, requests, status, writer
 from dagster_gpufair.ledger.connect import Ledger, ledger_of
 from dagster_gpufair.ledger.leases import LeaseRecord

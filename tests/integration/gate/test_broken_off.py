@@ -8,8 +8,8 @@ import pytest
 from gate_stage import Stage
 
 from dagster_gpufair.engine.book import Book
-from dagster_gpufair.gate import gate as gate_module
-from dagster_gpufair.gate import launching
+from dagster_gpufair.gate.queue import gate as gate_module
+from dagster_gpufair.gate.queue import launching
 from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.connect import LedgerUnavailable
 

@@ -97,7 +97,7 @@ def test_a_code_location_that_cannot_be_loaded(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = {"broken": "No module named 'torch'\nTraceback ..."}
-    monkeypatch.setattr("dagster_gpufair.gate.gate.location_errors", lambda _: errors)
+    monkeypatch.setattr("dagster_gpufair.gate.queue.gate.location_errors", lambda _: errors)
     waits = stage.submit(location="broken", team="red", pool="a100", gpus=4)
     other = stage.submit(team="red", pool="a100", gpus=4)
 
@@ -133,7 +133,7 @@ def test_a_launch_that_fails_fails_its_run_and_frees_the_gpus(stage: Stage) -> N
 def hangs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch counts as hanging from its beginning, and a pass does not wait for it."""
     monkeypatch.setattr("dagster_gpufair.engine.launch_threads.HANGS_AFTER", -1.0)
-    monkeypatch.setattr("dagster_gpufair.gate.daemon.LAUNCH_PATIENCE", 0.0)
+    monkeypatch.setattr("dagster_gpufair.gate.queue.daemon.LAUNCH_PATIENCE", 0.0)
 
 
 @pytest.mark.usefixtures("hangs_at_once")

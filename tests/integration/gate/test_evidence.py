@@ -93,8 +93,8 @@ def test_a_daemon_that_died_in_a_launch_leaves_no_gpus_held_for_ever(
     now = time.time()
     lost = stage.submit(team="red", pool="a100", gpus=8)
     with monkeypatch.context() as dying:
-        dying.setattr("dagster_gpufair.gate.launching.launch", lambda *_: 1 / 0)
-        dying.setattr("dagster_gpufair.gate.gate.Gate.heed_launches", lambda *_: None)
+        dying.setattr("dagster_gpufair.gate.queue.launching.launch", lambda *_: 1 / 0)
+        dying.setattr("dagster_gpufair.gate.queue.gate.Gate.heed_launches", lambda *_: None)
         stage.pass_(at=now)
     stage.daemon = stage.new_daemon()
     waits = stage.submit(team="red", pool="a100", gpus=8)

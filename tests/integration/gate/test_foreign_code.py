@@ -13,7 +13,7 @@ def test_a_run_whose_code_is_not_its_locations_is_refused_before_it_starts(
     def is_foreign(_: object, run: DagsterRun) -> bool:
         return run.job_name == "mine"
 
-    monkeypatch.setattr("dagster_gpufair.gate.daemon.is_foreign", is_foreign)
+    monkeypatch.setattr("dagster_gpufair.gate.queue.daemon.is_foreign", is_foreign)
     foreign = stage.submit("mine", team="red", pool="a100", gpus=8)
     waits = stage.submit(team="red", pool="a100", gpus=8)
 

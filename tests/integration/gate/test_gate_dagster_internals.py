@@ -30,7 +30,7 @@ from dagster._grpc.client import DagsterGrpcClient
 from gate_stage import Stage, stage_at
 
 from dagster_gpufair.gate import dagster_internals as internals
-from dagster_gpufair.gate.daemon import GpuFairQueueDaemon
+from dagster_gpufair.gate.queue.daemon import GpuFairQueueDaemon
 
 DAEMON = QueuedRunCoordinatorDaemon
 
@@ -228,7 +228,7 @@ def test_the_pools_of_a_run_are_counted(stage: Stage) -> None:
     stage.instance.event_log_storage.set_concurrency_slots("warehouse", 1)
     first, second = (stage.create(pools=["warehouse"]) for _ in range(2))
     config = stage.instance.get_concurrency_config()
-    limits = internals.RunLimits(stage.instance, config, [], [first, second])
+    limits = internals.RunLimits(stage.instance, config, [], [first, second], {})
 
     assert limits.blocking(first) is None
     limits.take(first)

@@ -54,7 +54,7 @@ def test_a_run_that_ends_before_the_daemon_has_seen_it(
 def test_a_run_that_ends_between_its_grant_and_its_launch(
     stage: Stage, end: Callable[[Stage, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dagster_gpufair.gate import gate
+    from dagster_gpufair.gate.queue import gate
 
     first, second = queue_two(stage)
     launch_granted = gate.launch_granted
@@ -78,7 +78,7 @@ def test_a_run_that_ends_between_its_grant_and_its_launch(
 def test_a_run_that_ends_while_its_launch_goes_on(
     stage: Stage, end: Callable[[Stage, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_gpufair.gate.daemon.LAUNCH_PATIENCE", 0.0)
+    monkeypatch.setattr("dagster_gpufair.gate.queue.daemon.LAUNCH_PATIENCE", 0.0)
     monkeypatch.setattr("dagster_gpufair.engine.launch_threads.HANGS_AFTER", -1.0)
     stage.launcher.hanging["first"] = threading.Event()
     first, second = queue_two(stage)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 from gate_stage import Stage, in_child
 
+from dagster_gpufair.gate import dagster_internals
+
 OpenStage = Callable[..., Stage]
 PRIORITY = "dagster/priority"
 
@@ -55,7 +57,7 @@ def test_what_is_about_to_run_counts_for_the_runs_at_once(
     stage = open_stage(max_concurrent_runs=1)
     gpu = stage.submit(team="red", pool="t4", gpus=1)
     with monkeypatch.context() as dying:
-        dying.setattr("dagster_gpufair.gate.gate.launch_granted", lambda *_: os._exit(9))
+        dying.setattr("dagster_gpufair.gate.queue.gate.launch_granted", lambda *_: os._exit(9))
         assert in_child(lambda: stage.pass_(stage.new_daemon())) == 9
     assert stage.holders() == {gpu}
     cpu = stage.submit()
@@ -125,6 +127,40 @@ def test_the_slots_of_a_dagster_pool_hold_for_gpu_runs(open_stage: OpenStage) ->
     stage.succeed(first)
     stage.pass_()
     assert stage.launched[2:] == [second]
+
+
+@pytest.mark.skipif(
+    not dagster_internals.SHARES_POOLS_READ, reason="this Dagster's own daemon reads them again too"
+)
+def test_a_pass_reads_each_pool_of_dagster_once_however_often_it_plans(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = open_stage(concurrency={"pools": {"granularity": "run"}})
+    storage = stage.instance.event_log_storage
+    pools = ["warehouse", "api"]
+    for pool in pools:
+        storage.set_concurrency_slots(pool, 1)
+    runs = [stage.submit(team="red", pool="t4", gpus=1, pools=[pool]) for pool in pools * 3]
+    read: list[str] = []
+    usual = storage.get_concurrency_infos
+
+    def counted(names: list[str]) -> object:
+        read.extend(names)
+        return usual(names)
+
+    monkeypatch.setattr(storage, "get_concurrency_infos", counted)
+
+    stage.pass_()
+
+    assert sorted(stage.launched) == sorted(runs[:2])
+    assert sorted(read) == ["api", "warehouse"]
+
+    read.clear()
+    stage.succeed(runs[0])
+    stage.pass_()
+
+    assert stage.launched[2:] == [runs[2]]
+    assert sorted(read) == ["api", "warehouse"]
 
 
 def test_pools_that_cannot_be_counted_block_nothing(

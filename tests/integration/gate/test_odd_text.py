@@ -84,7 +84,9 @@ def test_a_source_with_a_text_that_no_database_holds(stage: Stage) -> None:
 
 def test_a_code_location_error_of_many_lines(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     error = ODD["markup"] + "x" * 10_000 + "\n" + ODD["long"]
-    monkeypatch.setattr("dagster_gpufair.gate.gate.location_errors", lambda _: {"jobs": error})
+    monkeypatch.setattr(
+        "dagster_gpufair.gate.queue.gate.location_errors", lambda _: {"jobs": error}
+    )
     waits = stage.submit(team="red", pool="t4", gpus=1)
 
     stage.pass_()

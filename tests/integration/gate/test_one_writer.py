@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from gate_stage import Stage
 
-from dagster_gpufair.gate import gate as gate_module
-from dagster_gpufair.gate import launching
+from dagster_gpufair.gate.queue import gate as gate_module
+from dagster_gpufair.gate.queue import launching
 from dagster_gpufair.ledger.writer import Holder
 
 NOW = time.time()

@@ -128,7 +128,7 @@ def test_a_refusal_that_was_recorded_and_not_acted_on_is_acted_on(
 ) -> None:
     run = stage.create(**of_red(gpus=64))
     with monkeypatch.context() as dying:
-        dying.setattr("dagster_gpufair.gate.coordinator.refuse", lambda *_: os._exit(9))
+        dying.setattr("dagster_gpufair.gate.submission.coordinator.refuse", lambda *_: os._exit(9))
         workspace = stage.context.create_request_context()
         assert in_child(lambda: stage.instance.submit_run(run.run_id, workspace)) == 9
 

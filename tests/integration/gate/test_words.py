@@ -34,8 +34,8 @@ def test_an_end_that_a_daemon_did_not_come_to_tell_is_told_by_the_next(
     stage.succeed(run_id)
     stage.cancel(holds if stage.status(holds) == "QUEUED" else waited)
     with monkeypatch.context() as dying:
-        dying.setattr("dagster_gpufair.gate.teller.Teller._wake", lambda _: None)
-        dying.setattr("dagster_gpufair.gate.teller.Teller.finish", lambda *_, **__: True)
+        dying.setattr("dagster_gpufair.gate.page.teller.Teller._wake", lambda _: None)
+        dying.setattr("dagster_gpufair.gate.page.teller.Teller.finish", lambda *_, **__: True)
         stage.pass_()
     assert stage.tags(run_id)["state"] == "granted"
 
@@ -51,8 +51,8 @@ def test_a_grant_that_a_daemon_did_not_come_to_tell_is_told_by_the_next(
 ) -> None:
     run_id = stage.submit(team="red", pool="t4", gpus=1)
     with monkeypatch.context() as dying:
-        dying.setattr("dagster_gpufair.gate.teller.Teller._wake", lambda _: None)
-        dying.setattr("dagster_gpufair.gate.teller.Teller.finish", lambda *_, **__: True)
+        dying.setattr("dagster_gpufair.gate.page.teller.Teller._wake", lambda _: None)
+        dying.setattr("dagster_gpufair.gate.page.teller.Teller.finish", lambda *_, **__: True)
         stage.pass_()
     assert stage.launched == [run_id]
     assert "state" not in stage.tags(run_id)
@@ -73,7 +73,7 @@ def test_a_page_that_cannot_be_written_holds_up_nothing_and_is_written_later(
         raise RuntimeError("the event log is read-only")
 
     with monkeypatch.context() as broken:
-        broken.setattr("dagster_gpufair.gate.teller.say", fail)
+        broken.setattr("dagster_gpufair.gate.page.teller.say", fail)
         stage.pass_()
     assert "state" not in stage.tags(waits)
     assert any("could not be told" in said for said in stage.log.said())

@@ -14,8 +14,8 @@ OpenStage = Callable[..., Stage]
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dagster_gpufair.gate.worker_health.ASK_AGAIN", 0.0)
-    monkeypatch.setattr("dagster_gpufair.gate.worker_health.GONE_FOR", 0.0)
+    monkeypatch.setattr("dagster_gpufair.gate.holders.worker_health.ASK_AGAIN", 0.0)
+    monkeypatch.setattr("dagster_gpufair.gate.holders.worker_health.GONE_FOR", 0.0)
     monkeypatch.setattr("dagster_gpufair.engine.reconcile.LINGERS_AFTER", 0.0)
 
 
@@ -78,7 +78,7 @@ def test_a_launcher_that_does_not_answer_holds_gpus_for_a_while_only(
     stage.pass_()
     stage.pass_()
     assert stage.holders() == {runs}
-    monkeypatch.setattr("dagster_gpufair.gate.worker_health.PATIENCE", 0.0)
+    monkeypatch.setattr("dagster_gpufair.gate.holders.worker_health.PATIENCE", 0.0)
     stage.pass_()
     stage.pass_()
 

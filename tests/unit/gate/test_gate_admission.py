@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_gpufair.gate.admission import Refusal, Submission, admit
+from dagster_gpufair.gate.submission.admission import Refusal, Submission, admit
 from dagster_gpufair.policy import parse_policy
 from dagster_gpufair.scheduling.model import Request
 

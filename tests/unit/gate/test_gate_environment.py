@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagster_gpufair.gate.environment import LONGEST_PAUSE, Environment, first_line
+from dagster_gpufair.gate.queue.environment import LONGEST_PAUSE, Environment, first_line
 
 
 def said(environment: Environment, now: float) -> dict[str, str]:

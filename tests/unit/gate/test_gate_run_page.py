@@ -8,9 +8,9 @@ from datetime import datetime, timezone
 import pytest
 
 from dagster_gpufair.engine.would_stop import Remark
-from dagster_gpufair.gate.run_page import Word, granted_word
-from dagster_gpufair.gate.tags import LONGEST_WHY
-from dagster_gpufair.gate.waiting_line import WaitingLine
+from dagster_gpufair.gate.page.run_page import Word, granted_word
+from dagster_gpufair.gate.page.waiting_line import WaitingLine
+from dagster_gpufair.gate.submission.tags import LONGEST_WHY
 from dagster_gpufair.policy import parse_policy
 from dagster_gpufair.scheduling.model import Lease, Request, State
 from dagster_gpufair.scheduling.plan import plan

@@ -7,7 +7,7 @@ from typing import Any
 
 from dagster import DagsterRun
 
-from dagster_gpufair.gate.slots import Shared, share
+from dagster_gpufair.gate.queue.slots import Shared, share
 
 
 class OneEach:

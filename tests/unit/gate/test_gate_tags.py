@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_gpufair.gate.tags import (
+from dagster_gpufair.gate.submission.tags import (
     USER_TAGS,
     InvalidAsk,
     RunTags,

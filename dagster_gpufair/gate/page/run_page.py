@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dagster import DagsterInstance
 
-from dagster_gpufair.gate.tags import MAX_DURATION, state_tags
+from dagster_gpufair.gate.submission.tags import MAX_DURATION, state_tags
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.models import Policy

@@ -15,7 +15,7 @@ from dagster_gpufair.gate.dagster_internals import (
     SENSOR_NAME_TAG,
     USER_TAG,
 )
-from dagster_gpufair.gate.tags import POOL, TEAM, TIER, InvalidAsk, parse_ask
+from dagster_gpufair.gate.submission.tags import POOL, TEAM, TIER, InvalidAsk, parse_ask
 from dagster_gpufair.policy.models import Policy, Team
 from dagster_gpufair.policy.problems import listed, shown, unknown
 from dagster_gpufair.scheduling.model import Request

@@ -5,8 +5,14 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.engine.policy_file import InForce
-from dagster_gpufair.gate.admission import Refusal, Submission, admit, launched_by, owner_of
-from dagster_gpufair.gate.tags import POOL, TEAM, TIER
+from dagster_gpufair.gate.submission.admission import (
+    Refusal,
+    Submission,
+    admit,
+    launched_by,
+    owner_of,
+)
+from dagster_gpufair.gate.submission.tags import POOL, TEAM, TIER
 from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.requests import RequestRecord
 

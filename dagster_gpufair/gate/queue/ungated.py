@@ -13,9 +13,15 @@ from typing import NamedTuple
 from dagster import DagsterRun, RunRecord
 
 from dagster_gpufair.engine.engine import Engine
-from dagster_gpufair.gate.admission import Refusal, Submission, admit, owner_of, source_of
-from dagster_gpufair.gate.runs import submission_of
-from dagster_gpufair.gate.tags import POOL, TEAM, InvalidAsk, asks_for_gpus, gpus_of
+from dagster_gpufair.gate.holders.runs import submission_of
+from dagster_gpufair.gate.submission.admission import (
+    Refusal,
+    Submission,
+    admit,
+    owner_of,
+    source_of,
+)
+from dagster_gpufair.gate.submission.tags import POOL, TEAM, InvalidAsk, asks_for_gpus, gpus_of
 from dagster_gpufair.ledger import leases, lifecycle, requests, status
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord

@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dagster import DagsterInstance, DagsterRunStatus, RunRecord
 
 from dagster_gpufair.engine.port import Sight
-from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
 from dagster_gpufair.gate.dagster_internals import enqueue
-from dagster_gpufair.gate.runs import records_of
-from dagster_gpufair.gate.worker_health import WorkerHealth
-from dagster_gpufair.gate.workers import Workers
+from dagster_gpufair.gate.holders.runs import records_of
+from dagster_gpufair.gate.holders.worker_health import WorkerHealth
+from dagster_gpufair.gate.holders.workers import Workers
+from dagster_gpufair.gate.submission.coordinator import GpuFairRunCoordinator
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 

@@ -12,7 +12,6 @@ from dagster import DagsterInstance, DagsterRun, RunRecord, RunsFilter
 
 from dagster_gpufair.engine.collector import collector_at_rest
 from dagster_gpufair.engine.writer_turn import Overtaken
-from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
 from dagster_gpufair.gate.dagster_internals import (
     UNFINISHED_RUN_STATUSES,
     ConcurrencyConfig,
@@ -26,8 +25,9 @@ from dagster_gpufair.gate.dagster_internals import (
     location_of,
     open_tag_limits,
 )
-from dagster_gpufair.gate.gate import Gate
-from dagster_gpufair.gate.tags import MARKS, asks_for_gpus
+from dagster_gpufair.gate.queue.gate import Gate
+from dagster_gpufair.gate.submission.coordinator import GpuFairRunCoordinator
+from dagster_gpufair.gate.submission.tags import MARKS, asks_for_gpus
 from dagster_gpufair.ledger.connect import LedgerError
 from dagster_gpufair.policy.problems import PolicyError
 

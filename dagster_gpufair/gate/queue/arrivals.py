@@ -9,11 +9,11 @@ from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord
 from dagster_gpufair.engine.engine import Engine
 from dagster_gpufair.engine.policy_file import InForce
 from dagster_gpufair.engine.writer_turn import Overtaken
-from dagster_gpufair.gate.admission import Refusal
-from dagster_gpufair.gate.recording import record
-from dagster_gpufair.gate.refusing import refuse
-from dagster_gpufair.gate.runs import records_of, submission_of
-from dagster_gpufair.gate.tags import asks_for_gpus
+from dagster_gpufair.gate.holders.runs import records_of, submission_of
+from dagster_gpufair.gate.submission.admission import Refusal
+from dagster_gpufair.gate.submission.recording import record
+from dagster_gpufair.gate.submission.refusing import refuse
+from dagster_gpufair.gate.submission.tags import asks_for_gpus
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.requests import RequestRecord
 

@@ -21,7 +21,7 @@ from dagster_gpufair.gate.dagster_internals import (
     mark_starting,
     was_surely_not_sent,
 )
-from dagster_gpufair.gate.environment import first_line
+from dagster_gpufair.gate.queue.environment import first_line
 from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.leases import LeaseRecord
 

@@ -22,7 +22,6 @@ from dagster import (
 from typing_extensions import Self
 
 from dagster_gpufair.engine.policy_file import PolicyWatch, find_policy_file
-from dagster_gpufair.gate.admission import Refusal, Submission
 from dagster_gpufair.gate.dagster_internals import (
     ConfigurableClassData,
     RunQueueConfig,
@@ -32,9 +31,10 @@ from dagster_gpufair.gate.dagster_internals import (
     install_daemon,
     location_of,
 )
-from dagster_gpufair.gate.recording import record
-from dagster_gpufair.gate.refusing import refuse
-from dagster_gpufair.gate.tags import (
+from dagster_gpufair.gate.submission.admission import Refusal, Submission
+from dagster_gpufair.gate.submission.recording import record
+from dagster_gpufair.gate.submission.refusing import refuse
+from dagster_gpufair.gate.submission.tags import (
     GPUS,
     MARKS,
     STATE_TAGS,
@@ -82,7 +82,7 @@ class GpuFairRunCoordinator(QueuedRunCoordinator):
 
     def register_instance(self, instance: DagsterInstance) -> None:
         # The daemon module knows this class, so it can only be imported once this one is there.
-        from dagster_gpufair.gate.daemon import GpuFairQueueDaemon
+        from dagster_gpufair.gate.queue.daemon import GpuFairQueueDaemon
 
         super().register_instance(instance)
         close_instance_limits(instance, MARKS)

@@ -16,8 +16,8 @@ from itertools import islice
 
 from dagster import DagsterInstance
 
-from dagster_gpufair.gate.run_page import Word, say, untold_word
-from dagster_gpufair.gate.waiting_line import WaitingLine
+from dagster_gpufair.gate.page.run_page import Word, say, untold_word
+from dagster_gpufair.gate.page.waiting_line import WaitingLine
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.requests import RequestRecord

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 
 from dagster_gpufair.engine.engine import Engine
 from dagster_gpufair.gate.dagster_internals import ConcurrencyConfig, RunLimits
-from dagster_gpufair.gate.slots import share
+from dagster_gpufair.gate.queue.slots import share
 from dagster_gpufair.scheduling.model import Plan, Start
 
 MOST_ROUNDS = 8
@@ -66,9 +67,10 @@ class Picker:
         """
         if engine.rules.in_force is None or not engine.book.queued:
             return Picked(None, (), {}, others, blocked)
+        pools_read: dict[str, Any] = {}
         blocked = {
             **blocked,
-            **self._still_limited(instance, engine, limits, in_progress),
+            **self._still_limited(instance, engine, limits, in_progress, pools_read),
             **self._still_absent(instance, engine),
         }
         queue = limits.run_queue_config
@@ -93,7 +95,7 @@ class Picker:
             if not gpu and not absent:
                 return Picked(plan, (), {}, others, blocked, list(foreign.values()))
             position = {run_id: place for place, run_id in enumerate(unfinished)}
-            counted = RunLimits(instance, limits, in_progress, [*gpu, *others])
+            counted = RunLimits(instance, limits, in_progress, [*gpu, *others], pools_read)
             shared = share(gpu, others, free_slots, counted, position)
             self._limited |= {run_id: runs[run_id] for run_id in shared.limited}
             self._absent |= set(absent)
@@ -113,10 +115,11 @@ class Picker:
         engine: Engine,
         limits: ConcurrencyConfig,
         in_progress: Sequence[RunRecord],
+        pools_read: dict[str, Any],
     ) -> dict[str, tuple[str, str]]:
         """Of the runs that were blocked before, those that still are with nothing else started."""
         waiting = {id_: run for id_, run in self._limited.items() if id_ in engine.book.queued}
-        counted = RunLimits(instance, limits, in_progress, list(waiting.values()))
+        counted = RunLimits(instance, limits, in_progress, list(waiting.values()), pools_read)
         why = {id_: counted.blocking(run) for id_, run in waiting.items()}
         self._limited = {id_: run for id_, run in waiting.items() if why[id_] is not None}
         return {id_: (RUN_LIMIT, said) for id_, said in why.items() if said is not None}

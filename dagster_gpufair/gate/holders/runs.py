@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from dagster import DagsterInstance, DagsterRun, RunRecord, RunsFilter
 
-from dagster_gpufair.gate.admission import Submission
 from dagster_gpufair.gate.dagster_internals import location_of
+from dagster_gpufair.gate.submission.admission import Submission
 from dagster_gpufair.ledger.statements import chunks
 
 

@@ -1,28 +1,10 @@
-"""The lives of requests and leases: one table of states and transitions, and a function for each of them.
-
-A transition changes a row only if it is in a state that the transition leaves, so that it happens once
-however often and by whomever it is asked for; each appends its event in the same transaction.
-
-Requests:
-
-    queued ──grant──▶ granted ──release──▶ released
-      │  ▲               │
-      │  └─recall,preempt┘
-      ├──cancel──▶ cancelled
-      └──refuse──▶ refused
-
-Leases, all but the last three of which hold GPUs:
-
-    granted ──claim──▶ launching ──begin──▶ running ──notify──▶ notice ──stop──▶ stopping
-                          (linger, from any of these: its run is over, its processes are not) ▶ ending
-    released, recalled (its launch never happened), preempted (its request waits again)
-"""
+"""What happens to leases, and through them to their requests."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Literal
 
 from sqlalchemy import Update, insert, or_, select, update
 from sqlalchemy.orm import Session
@@ -30,117 +12,13 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.ledger import events
 from dagster_gpufair.ledger.errors import NotQueued
 from dagster_gpufair.ledger.events import EventKind
-from dagster_gpufair.ledger.leases import LeaseState, recorded
+from dagster_gpufair.ledger.leases import recorded
+from dagster_gpufair.ledger.lifecycle.of_requests import asked, moving
+from dagster_gpufair.ledger.lifecycle.table import LEASES
 from dagster_gpufair.ledger.requests import RequestRecord, by_ids
-from dagster_gpufair.ledger.statements import changed, chunks, insert_into
+from dagster_gpufair.ledger.statements import changed, insert_into
 from dagster_gpufair.ledger.tables import LeaseRow, RequestRow
 from dagster_gpufair.scheduling.model import Class
-
-OPEN: tuple[LeaseState, ...] = (
-    "granted",
-    "launching",
-    "running",
-    "notice",
-    "stopping",
-    "ending",
-)
-"""The states of a lease in which its GPUs are held."""
-CLOSED: tuple[LeaseState, ...] = ("released", "recalled", "preempted")
-
-
-class Transition(NamedTuple):
-    """From which states to which, and the event that tells of it. No states: it comes to be."""
-
-    leaves: tuple[str, ...]
-    enters: str
-    event: EventKind
-
-
-REQUESTS: Mapping[str, Transition] = {
-    "submit": Transition((), "queued", "submitted"),
-    "refuse": Transition(("queued",), "refused", "refused"),
-    "cancel": Transition(("queued",), "cancelled", "cancelled"),
-    "grant": Transition(("queued",), "granted", "granted"),
-    "recall": Transition(("granted",), "queued", "recalled"),
-    "preempt": Transition(("granted",), "queued", "preempted"),
-    "release": Transition(("granted",), "released", "released"),
-}
-LEASES: Mapping[str, Transition] = {
-    "grant": Transition((), "granted", "granted"),
-    "find": Transition((), "running", "ungated"),
-    "claim": Transition(("granted", "launching"), "launching", "claimed"),
-    "settle": Transition(("launching",), "launching", "launched"),
-    "begin": Transition(("granted", "launching"), "running", "started"),
-    "notify": Transition(("running",), "notice", "notice"),
-    "spare": Transition(("notice",), "running", "spared"),
-    "stop": Transition(("granted", "launching", "running", "notice"), "stopping", "stopping"),
-    "linger": Transition(
-        ("granted", "launching", "running", "notice", "stopping"), "ending", "lingering"
-    ),
-    "recall": Transition(("granted", "launching"), "recalled", "recalled"),
-    "release": Transition(OPEN, "released", "released"),
-    "preempt": Transition(("stopping", "ending"), "preempted", "preempted"),
-}
-
-
-# -- requests -----------------------------------------------------------------------------------
-
-
-def submit(session: Session, request: RequestRecord) -> bool:
-    """Record a submitted request as queued.
-
-    Returns:
-        Whether it is new; one that is known already, in whatever state, stays as it is.
-    """
-    if not _insert(session, replace(request, state="queued")):
-        return False
-    _tell(session, "submitted", request, request.submitted_at, asked(request))
-    return True
-
-
-def refuse(session: Session, request: RequestRecord, code: str, message: str, at: float) -> bool:
-    """Record that a request can never start: at its submission, or while it waits.
-
-    Returns:
-        Whether it was refused now; one that has been refused, granted or ended before stays so.
-    """
-    refusal: dict[str, Any] = {
-        "state": "refused",
-        "finished_at": at,
-        "refusal_code": code,
-        "refusal_message": message,
-    }
-    if not (
-        _insert(session, replace(request, **refusal))
-        or changed(session, _of_requests("refuse", [request.id]).values(refusal))
-    ):
-        return False
-    data = {**asked(request), "code": code, "message": message}
-    _tell(session, "refused", request, at, data)
-    return True
-
-
-def cancel(session: Session, ids: Iterable[str], at: float, why: str) -> Sequence[str]:
-    """End requests that wait, whose runs were cancelled or are gone.
-
-    Returns:
-        The ids of those that waited; the others stay as they are.
-    """
-    cancelled: list[str] = []
-    for piece in chunks(ids):
-        queued = {
-            id_: request
-            for id_, request in by_ids(session, piece).items()
-            if request.state == "queued"
-        }
-        session.execute(_of_requests("cancel", list(queued)).values(finished_at=at))
-        for request in queued.values():
-            _tell(session, "cancelled", request, at, {"why": why})
-        cancelled += queued
-    return cancelled
-
-
-# -- GPUs are given -----------------------------------------------------------------------------
 
 
 def grant(
@@ -168,7 +46,7 @@ def grant(
     """
     taken = changed(
         session,
-        _of_requests("grant", [request_id]).values(
+        moving("grant", [request_id]).values(
             policy_version=policy_version, blocked_reason=None, blocked_message=None
         ),
     )
@@ -227,9 +105,6 @@ def find(
         "began_at": at,
     }
     return _begin_lease(session, "ungated", request, values, at, asked(request))
-
-
-# -- what becomes of them -----------------------------------------------------------------------
 
 
 def claim(session: Session, lease_id: int, epoch: int, host: str, at: float) -> bool:
@@ -369,15 +244,6 @@ def preempt(session: Session, lease_id: int, at: float, reason: str) -> bool:
     return _end(session, "preempt", lease_id, at, reason, again)
 
 
-# -- how it is written --------------------------------------------------------------------------
-
-
-def asked(request: RequestRecord) -> dict[str, Any]:
-    """What a replay needs to know of a request, besides its id."""
-    said = asdict(request.to_request())
-    return {key: value for key, value in said.items() if key != "id" and value is not None}
-
-
 def _of_the_request(request: RequestRecord) -> dict[str, Any]:
     names = (
         "run_id",
@@ -391,22 +257,6 @@ def _of_the_request(request: RequestRecord) -> dict[str, Any]:
         "max_duration",
     )
     return {"request_id": request.id, **{name: getattr(request, name) for name in names}}
-
-
-def _insert(session: Session, request: RequestRecord) -> bool:
-    new = insert_into(session, RequestRow).values(asdict(request))
-    return changed(session, new.on_conflict_do_nothing()) == 1
-
-
-def _of_requests(transition: str, ids: Collection[str]) -> Update:
-    """A transition of requests, to which values can be added."""
-    leaves, enters, _ = REQUESTS[transition]
-    return (
-        update(RequestRow)
-        .where(RequestRow.id.in_(ids), RequestRow.state.in_(leaves))
-        .values(state=enters)
-        .execution_options(synchronize_session=False)
-    )
 
 
 def _begin_lease(
@@ -538,18 +388,4 @@ def _tell_of(
         team=lease.team,
         pool=lease.pool,
         data={"lease": lease.id, "request": lease.request_id, **data},
-    )
-
-
-def _tell(
-    session: Session, kind: EventKind, request: RequestRecord, at: float, data: Mapping[str, Any]
-) -> None:
-    events.append(
-        session,
-        kind,
-        at,
-        run_id=request.run_id,
-        team=request.team,
-        pool=request.pools[0] if len(request.pools) == 1 else None,
-        data={"request": request.id, **data},
     )

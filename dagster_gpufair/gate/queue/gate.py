@@ -13,21 +13,14 @@ from dagster_gpufair.engine.launch_threads import LaunchThreads
 from dagster_gpufair.engine.port import Launch
 from dagster_gpufair.engine.would_stop import Remark, WouldStop
 from dagster_gpufair.engine.writer_turn import WriterTurn
-from dagster_gpufair.gate.admission import Refusal
-from dagster_gpufair.gate.arrivals import Arrivals
-from dagster_gpufair.gate.coordinator import GpuFairRunCoordinator
 from dagster_gpufair.gate.dagster_internals import (
     IWorkspaceProcessContext,
     location_errors,
     location_of,
     times_queued,
 )
-from dagster_gpufair.gate.environment import Environment
-from dagster_gpufair.gate.launching import launch_granted
-from dagster_gpufair.gate.picking import NOT_IN_QUEUE, Picked, Picker
-from dagster_gpufair.gate.refusing import refuse
-from dagster_gpufair.gate.run_holders import RunHolders
-from dagster_gpufair.gate.run_page import (
+from dagster_gpufair.gate.holders.run_holders import RunHolders
+from dagster_gpufair.gate.page.run_page import (
     Word,
     again_word,
     bound_near_word,
@@ -39,9 +32,16 @@ from dagster_gpufair.gate.run_page import (
     released_word,
     unsettled_word,
 )
-from dagster_gpufair.gate.teller import Teller
-from dagster_gpufair.gate.ungated import Ungated
-from dagster_gpufair.gate.waiting_line import WaitingLine
+from dagster_gpufair.gate.page.teller import Teller
+from dagster_gpufair.gate.page.waiting_line import WaitingLine
+from dagster_gpufair.gate.queue.arrivals import Arrivals
+from dagster_gpufair.gate.queue.environment import Environment
+from dagster_gpufair.gate.queue.launching import launch_granted
+from dagster_gpufair.gate.queue.picking import NOT_IN_QUEUE, Picked, Picker
+from dagster_gpufair.gate.queue.ungated import Ungated
+from dagster_gpufair.gate.submission.admission import Refusal
+from dagster_gpufair.gate.submission.coordinator import GpuFairRunCoordinator
+from dagster_gpufair.gate.submission.refusing import refuse
 from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.ledger.leases import LeaseRecord

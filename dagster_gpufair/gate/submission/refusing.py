@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dagster import DagsterInstance, DagsterRun
 
-from dagster_gpufair.gate.admission import Refusal
 from dagster_gpufair.gate.dagster_internals import MAX_RETRIES_TAG
-from dagster_gpufair.gate.tags import state_tags
+from dagster_gpufair.gate.submission.admission import Refusal
+from dagster_gpufair.gate.submission.tags import state_tags
 
 
 def refuse(instance: DagsterInstance, run: DagsterRun, refusal: Refusal) -> DagsterRun:

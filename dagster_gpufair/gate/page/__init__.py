@@ -1,0 +1,1 @@
+"""What runs' pages say, and when."""
