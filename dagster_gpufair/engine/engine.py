@@ -92,7 +92,7 @@ class Engine:
             goes_on = self.turn.goes_on(epoch)
             book = self.book if goes_on and not by else Book.opened(session)
             accrued = self._borrowed.until if goes_on else last.get("accrued")
-            accrued = None if accrued is None else accrued + by
+            accrued = now if accrued is None else accrued + by
             said = {"at": now, "host": self.turn.host, "clock": self._clock.mark}
             status.put(session, DAEMON, {**said, "accrued": accrued}, now)
         # Memory follows the ledger, once that is committed.
