@@ -20,8 +20,6 @@ from sqlalchemy.pool import NullPool
 
 from dagster_gpufair.ledger.connect import Ledger, ledger_of
 
-MOST_STARTS = 10
-
 
 @dataclass
 class PostgresServer:
@@ -55,16 +53,12 @@ class PostgresServer:
         self.execute(f"DROP DATABASE {database.database} WITH (FORCE)")
 
     def stop(self) -> None:
+        """Until it is gone: one that is still stopping cannot be started."""
+        process = self.server.get_postmaster_info().process
         self.server.stop()
+        process.wait(timeout=60)
 
     def start(self) -> None:
-        """It may not be ready yet when the library that starts it looks, on a machine that is busy."""
-        for _ in range(MOST_STARTS):
-            try:
-                self.server.start()
-            except AssertionError:
-                continue
-            return
         self.server.start()
 
 

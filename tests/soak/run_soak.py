@@ -120,14 +120,11 @@ class Soak:
         self.site.start_code()
 
     def stop_database(self) -> None:
+        process = self.server.get_postmaster_info().process
         self.server.stop()
+        process.wait(timeout=60)
         time.sleep(self.chance.choice([0.5, 4.0]))
-        for _ in range(10):
-            try:
-                self.server.start()
-            except AssertionError:
-                continue
-            return
+        self.server.start()
 
     def _of(self, status: str) -> list[str]:
         runs = self.site.instance.get_runs(RunsFilter(run_ids=list(self.launched)))
