@@ -13,6 +13,7 @@ from dagster_gpufair.gate.holders.runs import records_of
 from dagster_gpufair.gate.holders.worker_health import WorkerHealth
 from dagster_gpufair.gate.holders.workers import Workers
 from dagster_gpufair.gate.submission.coordinator import GpuFairRunCoordinator
+from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 
@@ -29,7 +30,7 @@ class RunHolders:
     ):
         self._instance = instance
         self._coordinator = coordinator
-        self._workers = Workers(instance, host)
+        self._workers = Workers(instance, ledger_of(instance), host)
         self._health = WorkerHealth(instance, logger)
         self._unfinished: set[str] = set()
         self._active: dict[str, RunRecord] = {}

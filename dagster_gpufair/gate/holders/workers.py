@@ -17,6 +17,8 @@ from typing import NamedTuple
 from dagster import DagsterInstance, DagsterRun, DefaultRunLauncher
 
 from dagster_gpufair.gate.dagster_internals import GRPC_INFO_TAG, processes_in_log
+from dagster_gpufair.ledger import events
+from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.leases import LeaseRecord
 
 LOOK_EVERY = 5.0
@@ -48,10 +50,15 @@ class _Known:
 
 
 class Workers:
-    """Looks for the processes of runs. Args: ``host``: where this daemon runs, as in leases."""
+    """Looks for the processes of runs.
 
-    def __init__(self, instance: DagsterInstance, host: str):
+    Args:
+        host: where this daemon runs, as in leases.
+    """
+
+    def __init__(self, instance: DagsterInstance, ledger: Ledger, host: str):
         self._instance = instance
+        self._ledger = ledger
         self._host = host
         self._known: dict[str, _Known] = {}
 
@@ -74,7 +81,7 @@ class Workers:
             return known.alive
         known.looked_at = now
         if run is not None and (is_over or now - known.read_at >= READ_AGAIN or not known.named):
-            self._read(run, known)
+            self._read(lease, run, known)
             known.read_at = now
         if not known.named:
             return None
@@ -96,14 +103,27 @@ class Workers:
             return False
         return bool(server.get("socket")) or server.get("host") in _LOCAL
 
-    def _read(self, run: DagsterRun, known: _Known) -> None:
+    def _read(self, lease: LeaseRecord, run: DagsterRun, known: _Known) -> None:
         for pid, at in processes_in_log(self._instance, run.run_id):
             if pid in known.named:
                 continue
             known.named.add(pid)
             ticks = _ticks(pid)
-            if ticks is not None and _began(ticks) <= at + _SLACK:
+            if ticks is not None and self._is_named_then(lease, _began(ticks), at):
                 known.processes.add(Process(pid, ticks))
+
+    def _is_named_then(self, lease: LeaseRecord, began: float, named_at: float) -> bool:
+        """Whether it is the process that was named, and not a later one with the same id."""
+        if began <= named_at + _SLACK:
+            return True
+        # The log has the time of day as it was; that of processes follows the clock when it is set.
+        with self._ledger.reading() as session:
+            set_since = [
+                event.data["by"]
+                for event in events.of_kinds(session, ("clock",))
+                if event.at >= lease.started_at
+            ]
+        return began <= named_at + _SLACK + sum(by for by in set_since if by > 0)
 
 
 def _is_there(process: Process) -> bool:

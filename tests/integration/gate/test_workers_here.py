@@ -1,0 +1,145 @@
+"""Whether the processes of a run are there, on this machine: what its event log names is looked for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from dagster import DagsterInstance, DagsterRun
+from dagster._core.events import EngineEventData
+from dagster._core.storage.tags import GRPC_INFO_TAG
+from dagster._core.test_utils import create_run_for_test
+
+from dagster_gpufair.gate.holders import workers as module
+from dagster_gpufair.gate.holders.workers import Workers
+from dagster_gpufair.ledger import events, leases, lifecycle
+from dagster_gpufair.ledger.connect import ledger_of
+from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.requests import RequestRecord
+
+HERE = "this machine"
+LOCAL = {"host": "localhost", "socket": "/tmp/code.sock"}
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOK_EVERY", "GONE_FOR", "READ_AGAIN"):
+        monkeypatch.setattr(module, name, 0.0)
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def a_run(
+    instance: DagsterInstance, server: dict[str, object] | None = None
+) -> tuple[LeaseRecord, DagsterRun]:
+    """A run that was launched from here, into a code server."""
+    tags = {GRPC_INFO_TAG: json.dumps(server or LOCAL)}
+    run = create_run_for_test(instance, job_name="train", tags=tags)
+    request = RequestRecord(run.run_id, run.run_id, "red", "standard", ("t4",), 1000, 0.0)
+    with ledger_of(instance).writing() as session:
+        id_ = lifecycle.find(session, request, "t4", {}, 1000.0)
+        assert id_ is not None
+        lease = replace(leases.by_id(session, id_), launch_host=HERE)
+    return lease, run
+
+
+def name_process(instance: DagsterInstance, run: DagsterRun, pid: int) -> None:
+    data = EngineEventData.in_process(pid)
+    instance.report_engine_event(f"Started process for run (pid: {pid}).", run, data)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def test_a_process_is_there_until_it_has_ended(
+    instance: DagsterInstance, process: subprocess.Popen[bytes]
+) -> None:
+    lease, run = a_run(instance)
+    workers = Workers(instance, ledger_of(instance), HERE)
+    assert workers.alive(lease, run, is_over=False) is None, "the log names none yet"
+
+    name_process(instance, run, process.pid)
+    assert workers.alive(lease, run, is_over=False) is True
+    assert workers.alive(lease, run, is_over=True) is True
+    end(process)
+    assert workers.alive(lease, run, is_over=False) is False
+    assert workers.alive(lease, run, is_over=True) is False
+
+
+def test_any_process_of_a_run_counts(
+    instance: DagsterInstance, process: subprocess.Popen[bytes]
+) -> None:
+    """A worker that was killed leaves its steps behind."""
+    lease, run = a_run(instance)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as step:
+        for each in (process, step):
+            name_process(instance, run, each.pid)
+        workers = Workers(instance, ledger_of(instance), HERE)
+        end(process)
+        assert workers.alive(lease, run, is_over=True) is True
+        step.kill()
+    assert workers.alive(lease, run, is_over=True) is False
+
+
+@pytest.mark.parametrize(
+    ("host", "server"),
+    [
+        ("another machine", LOCAL),
+        (HERE, {"host": "user-code", "port": 4000}),
+        (HERE, {"host": "10.0.0.7", "port": 4000}),
+    ],
+)
+def test_nobody_can_tell_of_processes_elsewhere(
+    instance: DagsterInstance,
+    process: subprocess.Popen[bytes],
+    host: str,
+    server: dict[str, object],
+) -> None:
+    lease, run = a_run(instance, server)
+    name_process(instance, run, process.pid)
+
+    workers = Workers(instance, ledger_of(instance), host)
+
+    assert workers.alive(lease, run, is_over=False) is None
+    assert workers.alive(lease, run, is_over=True) is None
+
+
+def test_a_later_process_with_the_same_id_is_another(
+    instance: DagsterInstance,
+    process: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lease, run = a_run(instance)
+    name_process(instance, run, process.pid)
+    began = module._began
+    monkeypatch.setattr(module, "_began", lambda ticks: began(ticks) + 3600)
+
+    assert Workers(instance, ledger_of(instance), HERE).alive(lease, run, is_over=True) is False
+
+
+def test_a_process_is_known_again_after_the_clock_was_set(
+    instance: DagsterInstance,
+    process: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its start is read from the machine's clock, the log has the time as it was: no reason to fail it."""
+    lease, run = a_run(instance)
+    name_process(instance, run, process.pid)
+    began = module._began
+    monkeypatch.setattr(module, "_began", lambda ticks: began(ticks) + 3600)
+    with ledger_of(instance).writing() as session:
+        events.append(session, "clock", lease.started_at + 1, data={"by": 3600.0})
+
+    assert Workers(instance, ledger_of(instance), HERE).alive(lease, run, is_over=True) is True
