@@ -117,9 +117,7 @@ class Gate:
             again, launch = self._once_more(launch)
         elif launch.kind == "unsettled" and lease.request_id in self.engine.book.leases:
             self.teller.news(unsettled_word(lease, launch.detail, now + self._start_timeout))
-        if launch.kind in ("failed", "unreachable") and not (
-            launch.kind == "unreachable" and again
-        ):
+        if launch.kind == "failed" or (launch.kind == "unreachable" and not again):
             self._causes[lease.request_id] = launch.detail
         self.engine.heed(epoch, launch, again, now)
 
