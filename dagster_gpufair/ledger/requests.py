@@ -198,10 +198,7 @@ def over_before(session: Session, before: float, limit: int) -> Sequence[Request
     """Those that were over before a moment, the oldest ends first."""
     query = (
         select(*_COLUMNS)
-        .where(
-            RequestRow.finished_at < before,
-            RequestRow.state.in_(("released", "cancelled", "refused")),
-        )
+        .where(RequestRow.finished_at < before)
         .order_by(RequestRow.finished_at)
         .limit(limit)
     )
