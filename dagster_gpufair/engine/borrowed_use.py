@@ -30,33 +30,35 @@ class BorrowedUse:
         """Go on from where the last writer was; None if there was none."""
         self._until, self._is_known = until, False
 
-    @property
-    def until(self) -> float | None:
-        """Up to when all has been added."""
-        return self._until
-
     def is_due(self, now: float) -> bool:
         """Whether there is anything to add, or to read."""
         return (
             not self._is_known or self._until is None or not 0 <= now - self._until < ACCRUE_EVERY
         )
 
-    def accrue(self, session: Session, policy: Policy, now: float) -> None:
+    def accrue(self, session: Session, policy: Policy, now: float) -> float:
         """Add what was borrowed since the last time, if it is time to; of another writer's, read it.
 
         What was held is read from the ledger, with its ends: a lease whose end was noticed late counts up
         to its end only.
+
+        Returns:
+            Up to when all has been added, once this is committed.
         """
         half_life = policy.fair_share.half_life.total_seconds()
-        if self._until is not None and now - self._until >= ACCRUE_EVERY:
-            held = leases.held_between(session, self._until, now)
-            for since, until in _stretches(held, self._until, now):
-                during = [lease.to_lease() for lease in held if _is_held(lease, since)]
-                usage.accrue(session, _borrowed(policy, during, since), since, until, half_life)
-            self._until = now
-        elif self._until is None or now < self._until:
-            self._until = now
-        self.used, self._is_known = usage.used(session, now, half_life), True
+        until = now if self._until is None or now < self._until else self._until
+        if now - until >= ACCRUE_EVERY:
+            held = leases.held_between(session, until, now)
+            for begins, ends in _stretches(held, until, now):
+                during = [lease.to_lease() for lease in held if _is_held(lease, begins)]
+                usage.accrue(session, _borrowed(policy, during, begins), begins, ends, half_life)
+            until = now
+        self.used = usage.used(session, now, half_life)
+        return until
+
+    def added(self, until: float) -> None:
+        """What was added is in the ledger, up to then."""
+        self._until, self._is_known = until, True
 
 
 def _stretches(

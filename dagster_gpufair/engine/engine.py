@@ -10,15 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from sqlalchemy.orm import Session
 
+from dagster_gpufair.engine import clock
 from dagster_gpufair.engine.book import Book
 from dagster_gpufair.engine.borrowed_use import BorrowedUse
 from dagster_gpufair.engine.bounds import due
 from dagster_gpufair.engine.carry_out import carry_out, end_waiting
-from dagster_gpufair.engine.clock import WallClock
 from dagster_gpufair.engine.collector import collector_at_rest
 from dagster_gpufair.engine.policy_file import PolicyWatch
 from dagster_gpufair.engine.port import Holders, Launch
@@ -32,7 +31,8 @@ from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.ledger.retention import BITE, prune
 from dagster_gpufair.ledger.set_clock import set_clock
-from dagster_gpufair.ledger.status import DAEMON
+from dagster_gpufair.ledger.status import ACCRUED, DAEMON
+from dagster_gpufair.ledger.writer import turn_clock
 from dagster_gpufair.scheduling.model import Plan, Start, State
 from dagster_gpufair.scheduling.plan import plan
 
@@ -66,7 +66,6 @@ class Engine:
         self._logger = logger
         self._start_timeout = start_timeout
         self._borrowed = BorrowedUse()
-        self._clock = WallClock()
         self._stops = Stops(self._stop)
         self._swept_at = self._pruned_at = 0.0
 
@@ -86,17 +85,21 @@ class Engine:
             if epoch is None:
                 return False
             last = status.get(session, DAEMON) or {}
-            by = self._heed_clock(session, last, now) if clock_is_real else 0.0
+            mark = last.get("clock")
+            by = 0.0
+            if clock_is_real:
+                by, mark = self._heed_clock(session, mark, now)
             self.rules.look(session, now, seen)
             self.cordoned = nodes.cordoned_by_pool(session)
             goes_on = self.turn.goes_on(epoch)
             book = self.book if goes_on and not by else Book.opened(session)
-            accrued = self._borrowed.until if goes_on else last.get("accrued")
-            accrued = now if accrued is None else accrued + by
-            said = {"at": now, "host": self.turn.host, "clock": self._clock.mark}
-            status.put(session, DAEMON, {**said, "accrued": accrued}, now)
+            accrued = status.get(session, ACCRUED)
+            if by and accrued is not None:
+                accrued += by
+                status.put(session, ACCRUED, accrued, now)
+            said = {"at": now, "host": self.turn.host, "clock": mark}
+            status.put(session, DAEMON, said, now)
         # Memory follows the ledger, once that is committed.
-        self._clock.heeded()
         if book is not self.book:
             self.book = book
             self._borrowed.resume(accrued)
@@ -122,19 +125,17 @@ class Engine:
         """Let another daemon become the writer at once."""
         self.turn.give_up()
 
-    def _heed_clock(self, session: Session, last: Mapping[str, Any], now: float) -> float:
-        """Where the time of day was set, move what is counted from with it; by so many seconds."""
-        self._clock.resume(last.get("clock"))
-        by = self._clock.jumped()
+    def _heed_clock(self, session: Session, mark: object, now: float) -> tuple[float, object]:
+        """Where the time of day was set, move what is counted from with it: (by so many seconds, mark)."""
+        by, mark = clock.jumped(mark, turn_clock(session))
         if by:
             self._logger.warning(
-                "This machine's clock was set %s by %.0f s: what runs and what waits is counted on as "
-                "before.",
+                "The clock was set %s by %.0f s: what runs and what waits is counted on as before.",
                 "forward" if by > 0 else "back",
                 abs(by),
             )
             set_clock(session, by, now)
-        return by
+        return by, mark
 
     # -- following what happened ----------------------------------------------------------------
 
@@ -169,15 +170,16 @@ class Engine:
         self.to_launch = {
             lease.request_id: lease for lease, verdict in verdicts if verdict.what == "launch"
         }
-        to_write = [each for each in verdicts if each[1].what not in ("launch", "give_up")]
+        not_written = ("launch", "give_up", "never_came")
+        to_write = [each for each in verdicts if each[1].what not in not_written]
         gone = self.book.cancelled(unfinished)
         how = self._holders.how_ended(gone) if gone else {}
         cancelled = [(each, how.get(each.id, "gone")) for each in gone]
         if to_write or cancelled:
             self._write_verdicts(to_write, cancelled, now)
         for lease, verdict in verdicts:
-            if verdict.what == "give_up":
-                self._give_up(lease, verdict.why)
+            if verdict.what in ("give_up", "never_came"):
+                self._give_up(lease, verdict)
         self._sweep(unfinished, now)
         ended = [
             (lease, verdict.why, verdict.at)
@@ -199,7 +201,9 @@ class Engine:
         in_force = self.rules.in_force
         if in_force is not None and self._borrowed.is_due(now):
             with self.turn.writing() as session:
-                self._borrowed.accrue(session, in_force.policy, now)
+                until = self._borrowed.accrue(session, in_force.policy, now)
+                status.put(session, ACCRUED, until, now)
+            self._borrowed.added(until)
 
     def _write_verdicts(
         self,
@@ -261,10 +265,11 @@ class Engine:
                         request.blocked_message or "",
                     )
 
-    def _give_up(self, lease: LeaseRecord, why: str) -> None:
-        self._logger.error("Run %s is given up: %s.", lease.run_id, why)
+    def _give_up(self, lease: LeaseRecord, verdict: Verdict) -> None:
+        self._logger.error("Run %s is given up: %s.", lease.run_id, verdict.why)
         with self.turn.writing():
-            self._holders.give_up(lease, why)
+            if_not_begun = verdict.what == "never_came"
+            self._holders.give_up(lease, verdict.why, if_not_begun=if_not_begun)
 
     def _sweep(self, unfinished: Collection[str], now: float) -> None:
         """Now and then, cancel requests whose runs were over before the book ever heard of them."""
@@ -327,7 +332,7 @@ class Engine:
                     blocked = ("environment", launch.detail)
                     lifecycle.recall(session, lease.id, now, launch.detail, blocked)
             elif launch.kind in ("failed", "unreachable"):
-                self._holders.give_up(lease, launch.detail)
+                self._holders.give_up(lease, launch.detail, if_not_begun=True)
             became = leases.by_id(session, lease.id)
             waiting = requests.by_ids(session, [lease.request_id]) if became.void else {}
             self._reread_sources(session, [became])
@@ -426,7 +431,10 @@ class Engine:
             for lease in tries:
                 lifecycle.tried_to_stop(session, lease.id)
         for lease in tries:
-            self._stops.try_(lease)
+            try:
+                self._stops.try_(lease)
+            except RuntimeError:
+                self._logger.exception("Run %s could not be told to stop now", lease.run_id)
 
     def _stop(self, lease: LeaseRecord) -> None:
         try:

@@ -114,9 +114,17 @@ class LaunchThreads:
             launch.began = self._clock()
             lane.running.append(launch)
             # A daemon thread: a launch that never returns must not keep the process from ending.
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._work, args=(name, launch), name=f"gpufair-launch-{name}", daemon=True
-            ).start()
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                # This machine has no thread left: it is the next again.
+                lane.running.remove(launch)
+                launch.began = None
+                lane.waiting.appendleft(launch)
+                return
 
     def _work(self, name: str, launch: _Launch) -> None:
         try:

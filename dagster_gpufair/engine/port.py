@@ -71,8 +71,12 @@ class Holders(Protocol):
         """
         ...
 
-    def give_up(self, lease: LeaseRecord, why: str) -> None:
-        """Have a holder over by its own record: nothing of it is there, and nothing may come any more."""
+    def give_up(self, lease: LeaseRecord, why: str, *, if_not_begun: bool = False) -> None:
+        """Have a holder over by its own record: nothing of it is there, and nothing may come any more.
+
+        Args:
+            if_not_begun: leave it alone if it has begun after all, since it was looked at.
+        """
         ...
 
     def stop(self, lease: LeaseRecord) -> None:

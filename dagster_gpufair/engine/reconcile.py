@@ -18,13 +18,14 @@ LINGERS_AFTER = 10.0
 
 
 class Verdict(NamedTuple):
-    """What is to be done: a transition of `lifecycle`'s, or one of two more.
+    """What is to be done: a transition of `lifecycle`'s, or one of three more.
 
-    ``launch``: nobody launches it, though it waits for that. ``give_up``: what should be there is not, and
-    will not come: its holder is to be over by its own record, and the lease ends when that is seen.
+    ``launch``: nobody launches it, though it waits for that. ``give_up``: what should be there is not:
+    its holder is to be over by its own record, and the lease ends when that is seen. ``never_came``: the
+    same, unless it comes at this moment.
     """
 
-    what: Literal["launch", "recall", "begin", "linger", "release", "give_up"]
+    what: Literal["launch", "recall", "begin", "linger", "release", "give_up", "never_came"]
     at: float
     why: str = ""
 
@@ -75,7 +76,7 @@ def _of_starting(
     if now - (lease.claimed_at or lease.started_at) < start_timeout:
         return None
     return Verdict(
-        "give_up",
+        "never_came",
         now,
         f"its launch did not return, and no worker has come within {format_duration(start_timeout)}",
     )

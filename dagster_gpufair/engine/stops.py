@@ -63,9 +63,16 @@ class Stops:
             tries.hanging += 1
             tries.next_at = self._clock() + pause
         # A daemon thread: a stop that never returns must not keep the process from ending.
-        threading.Thread(
+        thread = threading.Thread(
             target=self._work, args=(lease, tries), name=f"gpufair-stop-{lease.id}", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            # This machine has no thread left: that was no try.
+            with self._lock:
+                tries.hanging -= 1
+            raise
 
     def hanging(self) -> dict[int, int]:
         """How many tries hang, by lease."""

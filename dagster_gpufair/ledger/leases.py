@@ -63,6 +63,7 @@ class LeaseRecord:
     ungated: bool
     launch_epoch: int | None
     launch_host: str | None
+    processes: Mapping[str, int] | None
     claimed_at: float | None
     launched_at: float | None
     warned_at: float | None

@@ -27,8 +27,8 @@ from dagster_gpufair.ledger.tables import (
 
 BITE = 200
 """So many requests are pruned in one transaction, and so many events that are of none."""
-_OF_NO_RUN = ("pass", "clock")
-"""Events without a run that are pruned; what changed the rules is kept for ever."""
+_OF_NO_RUN = ("pass",)
+"""Events without a run that are pruned; what changed the rules, or the clock, is kept for ever."""
 
 _Key = tuple[str, str, str, str, str, str, str]
 

@@ -14,6 +14,8 @@ DAEMON = "daemon"
 """The key under which the writer of grants says when it was last there, and where it runs."""
 POLICY_FILE = "policy_file"
 """The key under which is said what is wrong with the policy file, if anything."""
+ACCRUED = "accrued"
+"""The key under which stands up to when what was borrowed has been added up."""
 UNCOUNTED = "uncounted"
 """The key under which stands which runs use GPUs that count nowhere, and why: {run id: why}."""
 

@@ -164,6 +164,8 @@ class LeaseRow(Base):
     launch_epoch: Mapped[int | None]
     launch_host: Mapped[str | None]
     """Where the launch was made from: process ids mean something there."""
+    processes: Mapped[dict[str, Any] | None] = mapped_column(Data(none_as_null=True))
+    """The processes of its run that were seen on ``launch_host``: when each began, by process id."""
     claimed_at: Mapped[float | None]
     launched_at: Mapped[float | None]
     """When the launcher had taken it; None while the launch is not settled."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class PostgresServer:
 
     server: Any
     numbers: Iterator[int]
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
     def url(self, database: str) -> URL:
         return make_url(self.server.get_uri()).set(database=database)
@@ -53,13 +55,15 @@ class PostgresServer:
         self.execute(f"DROP DATABASE {database.database} WITH (FORCE)")
 
     def stop(self) -> None:
-        """Until it is gone: one that is still stopping cannot be started."""
-        process = self.server.get_postmaster_info().process
-        self.server.stop()
-        process.wait(timeout=60)
+        """Until it is gone: one that is still stopping cannot be started, by whatever thread."""
+        with self._one_at_a_time:
+            process = self.server.get_postmaster_info().process
+            self.server.stop()
+            process.wait(timeout=60)
 
     def start(self) -> None:
-        self.server.start()
+        with self._one_at_a_time:
+            self.server.start()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from dagster import DagsterInstance, DagsterRunStatus, RunRecord
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord
 
 from dagster_gpufair.engine.port import Sight
 from dagster_gpufair.gate.dagster_internals import enqueue
@@ -34,6 +34,8 @@ class RunHolders:
         self._health = WorkerHealth(instance, logger)
         self._unfinished: set[str] = set()
         self._active: dict[str, RunRecord] = {}
+        self._last_seen: dict[str, DagsterRun] = {}
+        """Runs that hold GPUs, as they were when they went on: one that is deleted has no record."""
 
     def see(self, unfinished: set[str], active: Sequence[RunRecord]) -> None:
         """What the pass knows: the ids of all unfinished runs, and the runs that hold a worker."""
@@ -44,6 +46,9 @@ class RunHolders:
         run_ids = {lease.run_id for lease in held}
         self._workers.forget_but(run_ids)
         self._health.forget_but(run_ids)
+        self._last_seen = {id_: run for id_, run in self._last_seen.items() if id_ in run_ids}
+        for run_id in run_ids & self._active.keys():
+            self._last_seen[run_id] = self._active[run_id].dagster_run
         over = [lease for lease in held if lease.run_id not in self._unfinished]
         found = {
             record.dagster_run.run_id: record
@@ -53,20 +58,40 @@ class RunHolders:
         for lease in held:
             if lease.run_id in self._unfinished:
                 sights[lease.request_id] = self._going_on(lease)
+        self._confirm_queued(held, sights)
         return {id_: sight for id_, sight in sights.items() if sight is not None}
 
+    def _confirm_queued(
+        self, held: Collection[LeaseRecord], sights: dict[str, Sight | None]
+    ) -> None:
+        """A run that has ended between the two looks of the pass seems to wait: only another look tells."""
+        doubtful = {
+            lease.run_id: lease.request_id
+            for lease in held
+            if lease.state != "granted"
+            and (sight := sights.get(lease.request_id)) is not None
+            and sight.doing == "queued"
+        }
+        waiting = {
+            record.dagster_run.run_id
+            for record in records_of(self._instance, doubtful)
+            if record.dagster_run.status == DagsterRunStatus.QUEUED
+        }
+        for run_id in doubtful.keys() - waiting:
+            sights[doubtful[run_id]] = None
+
     def _over(self, lease: LeaseRecord, record: RunRecord | None) -> Sight | None:
-        if record is None:
-            return Sight("over", None, "deleted", self._workers.alive(lease, None, is_over=True))
-        run = record.dagster_run
-        if not run.is_finished:
+        run = record.dagster_run if record else self._last_seen.get(lease.run_id)
+        if record is not None and not record.dagster_run.is_finished:
             return None  # it was queued again between two looks: the next pass sees it
         alive = self._workers.alive(lease, run, is_over=True)
-        if alive is None and self._health.can_tell:
+        if alive is None and run is not None and self._health.can_tell:
             if not self._health.is_known(run):
                 return None
             alive = self._health.lives_on(run)
-        return Sight("over", record.end_time, run.status.value.lower(), alive)
+        if record is None:
+            return Sight("over", None, "deleted", alive)
+        return Sight("over", record.end_time, record.dagster_run.status.value.lower(), alive)
 
     def _going_on(self, lease: LeaseRecord) -> Sight | None:
         record = self._active.get(lease.run_id)
@@ -74,7 +99,8 @@ class RunHolders:
             return Sight("queued")
         run = record.dagster_run
         alive = self._workers.alive(lease, run, is_over=False)
-        if alive is None and self._health.can_tell and run.status != DagsterRunStatus.STARTING:
+        # Before the launcher has taken it, it cannot know of it.
+        if alive is None and self._health.can_tell and lease.launched_at is not None:
             alive = self._health.alive(run)
         if run.status == DagsterRunStatus.STARTING or record.start_time is None:
             return Sight("starting", alive=alive)
@@ -95,9 +121,11 @@ class RunHolders:
             enqueue(self._instance, run)
         return True
 
-    def give_up(self, lease: LeaseRecord, why: str) -> None:
+    def give_up(self, lease: LeaseRecord, why: str, *, if_not_begun: bool = False) -> None:
         run = self._instance.get_run_by_id(lease.run_id)
         if run is None or run.is_finished:
+            return
+        if if_not_begun and run.status == DagsterRunStatus.STARTED:
             return
         if run.status == DagsterRunStatus.CANCELING:
             self._instance.report_run_canceled(run, f"The run is over: {why}.")

@@ -22,7 +22,8 @@ GONE_FOR = 20.0
 PATIENCE = 30.0
 """Seconds that a lease whose run is over waits for an answer; then nobody can tell."""
 
-_GONE = (WorkerStatus.NOT_FOUND, WorkerStatus.FAILED)
+_GONE = (WorkerStatus.NOT_FOUND, WorkerStatus.FAILED, WorkerStatus.SUCCESS)
+"""A worker that has ended well while its run goes on had a last word that was lost."""
 
 
 @dataclass

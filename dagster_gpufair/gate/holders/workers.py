@@ -17,7 +17,7 @@ from typing import NamedTuple
 from dagster import DagsterInstance, DagsterRun, DefaultRunLauncher
 
 from dagster_gpufair.gate.dagster_internals import GRPC_INFO_TAG, processes_in_log
-from dagster_gpufair.ledger import events
+from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.leases import LeaseRecord
 
@@ -74,16 +74,21 @@ class Workers:
         now = time.monotonic()
         known = self._known.get(lease.run_id)
         if known is None:
-            if run is None or not self._is_here(lease, run):
+            if not self._is_here(lease, run):
                 return None
-            known = self._known[lease.run_id] = _Known()
+            seen = (lease.processes or {}).items()
+            known = _Known({Process(int(pid), ticks) for pid, ticks in seen})
+            self._known[lease.run_id] = known
         if not is_over and now - known.looked_at < LOOK_EVERY:
             return known.alive
         known.looked_at = now
-        if run is not None and (is_over or now - known.read_at >= READ_AGAIN or not known.named):
+        if run is not None and (
+            is_over or now - known.read_at >= READ_AGAIN or not known.processes
+        ):
             self._read(lease, run, known)
             known.read_at = now
-        if not known.named:
+        if not known.processes:
+            # What the log names was never seen here: it may mean something elsewhere.
             return None
         if any(_is_there(process) for process in known.processes):
             known.gone_since, known.alive = None, True
@@ -92,10 +97,14 @@ class Workers:
             known.alive = False if is_over or now - known.gone_since >= GONE_FOR else None
         return known.alive
 
-    def _is_here(self, lease: LeaseRecord, run: DagsterRun) -> bool:
+    def _is_here(self, lease: LeaseRecord, run: DagsterRun | None) -> bool:
         if not isinstance(self._instance.run_launcher, DefaultRunLauncher):
             return False
         if lease.launch_host != self._host or not Path("/proc/self/stat").exists():
+            return False
+        if lease.processes:
+            return True
+        if run is None:
             return False
         try:
             server = json.loads(run.tags[GRPC_INFO_TAG])
@@ -109,21 +118,12 @@ class Workers:
                 continue
             known.named.add(pid)
             ticks = _ticks(pid)
-            if ticks is not None and self._is_named_then(lease, _began(ticks), at):
+            if ticks is not None and _began(ticks) <= at + _SLACK:
                 known.processes.add(Process(pid, ticks))
-
-    def _is_named_then(self, lease: LeaseRecord, began: float, named_at: float) -> bool:
-        """Whether it is the process that was named, and not a later one with the same id."""
-        if began <= named_at + _SLACK:
-            return True
-        # The log has the time of day as it was; that of processes follows the clock when it is set.
-        with self._ledger.reading() as session:
-            set_since = [
-                event.data["by"]
-                for event in events.of_kinds(session, ("clock",))
-                if event.at >= lease.started_at
-            ]
-        return began <= named_at + _SLACK + sum(by for by in set_since if by > 0)
+        if len(known.processes) > len(lease.processes or {}):
+            seen = {str(each.pid): each.ticks for each in known.processes}
+            with self._ledger.writing() as session:
+                lifecycle.saw_processes(session, lease.id, seen)
 
 
 def _is_there(process: Process) -> bool:

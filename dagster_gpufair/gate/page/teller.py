@@ -31,6 +31,8 @@ UNTOLD = 200
 """So many of them at a time."""
 IN_FRONT = 100
 """For so many at the front: their places, and their reasons anew when the policy has changed."""
+MOST_TRIES = 20
+"""So many passes, what could not be said of a run that holds GPUs is tried to be said."""
 MOST_ENDED = 10_000
 """Of so many runs it is remembered that their end was told."""
 
@@ -63,6 +65,9 @@ class Teller:
         self._waiting: OrderedDict[str, Word] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._saying: str | None = None
+        self._later: list[Word] = []
+        """What could not be said of runs that hold GPUs: said again with the next pass."""
+        self._failed: dict[Word, int] = {}
         self._thread: threading.Thread | None = None
 
     def remember(self, waiting: Iterable[RequestRecord]) -> None:
@@ -99,6 +104,12 @@ class Teller:
         """Have said what is new of those that wait, first in line first."""
         self._look_for_untold(now)
         with self._changed:
+            for word in self._later:
+                self._over.append(word)
+                self._wake()
+            self._later.clear()
+            if not self._over:
+                self._failed.clear()
             pending = len(self._waiting)
         for word in islice(self._news(line, now), max(0, PER_PASS - pending)):
             self._told[word.run_id] = Told(word.reason, word.tag, line.policy, word.remark)
@@ -183,6 +194,10 @@ class Teller:
                 self._told.pop(word.run_id, None)
                 with self._changed:
                     self._ended.pop(word.run_id, None)
+                    tries = self._failed.get(word, 0) + 1
+                    if word.state == "granted" and tries < MOST_TRIES:
+                        self._failed[word] = tries
+                        self._later.append(word)
             finally:
                 with self._changed:
                     self._saying = None

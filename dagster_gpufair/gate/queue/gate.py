@@ -42,7 +42,7 @@ from dagster_gpufair.gate.queue.ungated import Ungated
 from dagster_gpufair.gate.submission.admission import Refusal
 from dagster_gpufair.gate.submission.coordinator import GpuFairRunCoordinator
 from dagster_gpufair.gate.submission.refusing import refuse
-from dagster_gpufair.ledger import lifecycle
+from dagster_gpufair.ledger import lifecycle, requests
 from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.scheduling.model import Plan
@@ -89,7 +89,24 @@ class Gate:
             return False
         if self.engine.book is not before:
             self.teller.remember(self.engine.book.queued.values())
+            self._tell_again()
         return True
+
+    def _tell_again(self) -> None:
+        """What an earlier daemon may not have come to say of runs that are near, or past, their end."""
+        held = self.engine.book.leases
+        said = {"near": ("ends", "over", "lingering"), "past": ("over", "lingering")}
+        doubtful = [each for each in held.values() if each.warned_at or each.stop_asked_at]
+        if not doubtful:
+            return
+        with self.engine.ledger.reading() as session:
+            known = requests.by_ids(session, [each.request_id for each in doubtful])
+        for lease in doubtful:
+            told = known[lease.request_id].told_reason
+            if lease.stop_why == "bound" and told not in said["past"]:
+                self.teller.news(bound_over_word(lease))
+            elif lease.warned_at and not lease.stop_asked_at and told not in said["near"]:
+                self.teller.news(bound_near_word(lease))
 
     # -- launches -------------------------------------------------------------------------------
 

@@ -186,6 +186,11 @@ def tried_to_stop(session: Session, lease_id: int) -> None:
     session.execute(_if_open(lease_id).values(stop_tries=LeaseRow.stop_tries + 1))
 
 
+def saw_processes(session: Session, lease_id: int, processes: Mapping[str, int]) -> None:
+    """Keep which processes of a lease's run were seen: whoever looks next knows them again."""
+    session.execute(_if_open(lease_id).values(processes=dict(processes)))
+
+
 def linger(session: Session, lease_id: int, over_at: float, why: str, at: float) -> bool:
     """The run is over by Dagster's word, since ``over_at``, and its processes are still there."""
     return _advance(

@@ -80,13 +80,41 @@ def test_a_daemon_that_begins_after_the_clock_was_set_knows_it(stage: Stage, mac
     assert stage.holders() == {run_id}
 
 
-def test_a_clock_that_is_adjusted_little_by_little_is_no_jump(stage: Stage, machine: Time) -> None:
+def test_a_clock_that_is_adjusted_little_by_little_is_heeded_when_it_adds_up(
+    stage: Stage, machine: Time
+) -> None:
+    run_id = stage.submit(team="red", pool="a100", gpus=8, max_duration="30m")
     stage.pass_()
-    for _ in range(5):
+    stage.start(run_id)
+    stage.pass_()
+    (before,) = stage.leases(run_id)
+    for _ in range(6):
         machine.set += clock_module.JUMP / 2
         stage.pass_()
 
-    assert stage.log.said() == []
+    (after,) = stage.leases(run_id)
+    assert before.began_at is not None and after.began_at is not None
+    assert after.began_at - before.began_at == pytest.approx(3 * clock_module.JUMP, abs=3)
+
+
+def test_two_daemons_that_take_turns_heed_it_once(
+    stage: Stage, machine: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = stage.daemon, stage.new_daemon()
+    run_id = stage.submit(team="red", pool="a100", gpus=8, max_duration="30m")
+    stage.pass_(first)
+    stage.start(run_id)
+    stage.pass_(first)
+    (before,) = stage.leases(run_id)
+    assert before.began_at is not None
+
+    machine.set -= HOUR
+    stage.pass_(second)
+    stage.pass_(first)
+    stage.pass_(second)
+
+    (after,) = stage.leases(run_id)
+    assert after.began_at == pytest.approx(before.began_at - HOUR, abs=3)
 
 
 def test_what_is_over_keeps_the_times_that_it_had(stage: Stage, machine: Time) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from gate_stage import Stage
 
+from dagster_gpufair.gate.queue import daemon as daemon_module
 from dagster_gpufair.ledger import usage
 from dagster_gpufair.ledger.state import state_of
 from dagster_gpufair.scheduling.model import Account
@@ -168,3 +169,92 @@ def test_a_failed_launch_takes_no_waiting_points_of_its_source(open_stage: OpenS
     with stage.ledger.reading() as session:
         assert state_of(session, engine.rules.policy, now).source_starts == {}
     assert stage.launcher.tried == shards[:1]
+
+
+def test_a_run_that_ends_between_the_two_looks_of_a_pass_has_run(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = stage.submit(team="red", pool="a100", gpus=8)
+    stage.pass_()
+    stage.start(run_id)
+    usual = daemon_module.unfinished_ids
+
+    def then_it_ends(instance: object) -> object:
+        ids = usual(instance)  # type: ignore[arg-type]
+        monkeypatch.setattr(daemon_module, "unfinished_ids", usual)
+        stage.succeed(run_id)
+        return ids
+
+    monkeypatch.setattr(daemon_module, "unfinished_ids", then_it_ends)
+    for _ in range(3):
+        stage.pass_()
+
+    assert stage.history(run_id) == ["submitted", "granted", "released"]
+    (lease,) = stage.leases(run_id)
+    assert lease.release_reason == "success"
+
+
+def test_a_launcher_that_raises_when_its_worker_has_begun_fails_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = stage.submit(team="red", pool="a100", gpus=8)
+    waits = stage.submit(team="red", pool="a100", gpus=8)
+    usual = stage.launcher.launch_run
+
+    def launch(context: object) -> None:
+        usual(context)
+        stage.start(run_id)
+        raise RuntimeError("504 Gateway Timeout")
+
+    with monkeypatch.context() as late:
+        late.setattr(stage.launcher, "launch_run", launch)
+        stage.pass_()
+    stage.pass_()
+
+    assert stage.status(run_id) == "STARTED"
+    assert stage.holders() == {run_id}
+    assert stage.status(waits) == "QUEUED"
+
+
+def test_what_was_borrowed_is_added_once_though_passes_break_off(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = open_stage("""
+        pools: {a100: {gpus: 8}}
+        teams: {red: {quota: {a100: 8}}, blue: {}}
+    """)
+    now = time.time()
+    stage.submit(team="blue", pool="a100", gpus=8)
+    stage.pass_(at=now)
+
+    with monkeypatch.context() as broken:
+        broken.setattr("dagster_gpufair.gate.queue.gate.Gate.broken", lambda *_: 1 / 0)
+        for step in range(1, 13):
+            stage.troubled_pass(at=now + 5 * step)
+    stage.pass_(at=now + 65)
+    stage.pass_(at=now + 75)
+
+    with stage.ledger.reading() as session:
+        used = usage.used(session, now + 75, half_life=1e9)
+    assert used[Account("blue"), "a100"] * 3600 == pytest.approx(8 * 75, rel=0.15)
+
+
+def test_a_machine_without_threads_left_launches_when_it_has_some_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = stage.submit(team="red", pool="a100", gpus=8)
+    usual = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("gpufair-launch"):
+            raise RuntimeError("can't start new thread")
+        usual(thread)
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", start)
+        full.setattr("dagster_gpufair.gate.queue.daemon.LAUNCH_PATIENCE", 0.0)
+        stage.pass_()
+    assert stage.launched == []
+
+    stage.pass_until(lambda: stage.launched == [run_id])
+    stage.assert_nothing_lost()

@@ -16,7 +16,7 @@ from dagster._core.test_utils import create_run_for_test
 
 from dagster_gpufair.gate.holders import workers as module
 from dagster_gpufair.gate.holders.workers import Workers
-from dagster_gpufair.ledger import events, leases, lifecycle
+from dagster_gpufair.ledger import leases, lifecycle
 from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
@@ -122,24 +122,47 @@ def test_a_later_process_with_the_same_id_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lease, run = a_run(instance)
-    name_process(instance, run, process.pid)
-    began = module._began
-    monkeypatch.setattr(module, "_began", lambda ticks: began(ticks) + 3600)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as step:
+        for each in (process, step):
+            name_process(instance, run, each.pid)
+        began, theirs = module._began, module._ticks(step.pid)
+        monkeypatch.setattr(
+            module, "_began", lambda ticks: began(ticks) + (3600 if ticks == theirs else 0)
+        )
+        workers = Workers(instance, ledger_of(instance), HERE)
+        assert workers.alive(lease, run, is_over=True) is True
+        end(process)
+        assert workers.alive(lease, run, is_over=True) is False
+        step.kill()
 
-    assert Workers(instance, ledger_of(instance), HERE).alive(lease, run, is_over=True) is False
+
+def test_what_was_never_seen_here_may_be_elsewhere(instance: DagsterInstance) -> None:
+    """A code server in another container of the same pod: its ids mean nothing here."""
+    lease, run = a_run(instance)
+    name_process(instance, run, 4_000_000)
+    workers = Workers(instance, ledger_of(instance), HERE)
+
+    assert workers.alive(lease, run, is_over=False) is None
+    assert workers.alive(lease, run, is_over=True) is None
 
 
-def test_a_process_is_known_again_after_the_clock_was_set(
+def test_the_next_daemon_knows_the_processes_that_were_seen(
     instance: DagsterInstance,
     process: subprocess.Popen[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its start is read from the machine's clock, the log has the time as it was: no reason to fail it."""
+    """Also when the clock was set, or the run deleted, since."""
     lease, run = a_run(instance)
     name_process(instance, run, process.pid)
+    assert Workers(instance, ledger_of(instance), HERE).alive(lease, run, is_over=False) is True
+    with ledger_of(instance).reading() as session:
+        kept = replace(leases.by_id(session, lease.id), launch_host=HERE)
     began = module._began
     monkeypatch.setattr(module, "_began", lambda ticks: began(ticks) + 3600)
-    with ledger_of(instance).writing() as session:
-        events.append(session, "clock", lease.started_at + 1, data={"by": 3600.0})
 
-    assert Workers(instance, ledger_of(instance), HERE).alive(lease, run, is_over=True) is True
+    later = Workers(instance, ledger_of(instance), HERE)
+
+    assert later.alive(kept, run, is_over=False) is True
+    assert Workers(instance, ledger_of(instance), HERE).alive(kept, None, is_over=True) is True
+    end(process)
+    assert later.alive(kept, None, is_over=True) is False

@@ -85,8 +85,8 @@ def test_a_launch_without_an_answer_keeps_its_gpus_until_no_worker_can_come() ->
     unanswered = lease(state="launching", claimed_at=NOW - 179, began_at=None)
 
     assert what(unanswered, Sight("starting")) is None
-    assert what(unanswered, Sight("starting"), NOW + 1) == "give_up"
-    assert what(unanswered, Sight("starting"), NOW + 1, is_busy=True) == "give_up", "it hangs"
+    assert what(unanswered, Sight("starting"), NOW + 1) == "never_came"
+    assert what(unanswered, Sight("starting"), NOW + 1, is_busy=True) == "never_came", "it hangs"
     assert what(unanswered, Sight("starting", alive=True), NOW + 1000) is None, "it is there"
 
 
