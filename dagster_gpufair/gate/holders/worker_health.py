@@ -21,6 +21,8 @@ GONE_FOR = 20.0
 """Seconds: that a worker is gone counts when it is said twice, so far apart."""
 PATIENCE = 30.0
 """Seconds that a lease whose run is over waits for an answer; then nobody can tell."""
+MOST_HANGING = 3
+"""So many questions may hang; then no more are asked until one is answered."""
 
 _GONE = (WorkerStatus.NOT_FOUND, WorkerStatus.FAILED, WorkerStatus.SUCCESS)
 """A worker that has ended well while its run goes on had a last word that was lost."""
@@ -38,7 +40,7 @@ class _Asked:
 
 
 class WorkerHealth:
-    """Asks the launcher about one run after the other, in a thread of its own."""
+    """Asks the launcher about one run after the other, in a thread of its own; in another if that hangs."""
 
     def __init__(self, instance: DagsterInstance, logger: logging.Logger):
         self._launcher = instance.run_launcher
@@ -46,7 +48,9 @@ class WorkerHealth:
         self._logger = logger
         self._asked: dict[str, _Asked] = {}
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._asking: dict[str, float] = {}
+        """The runs that are being asked about, since when."""
+        self._threads = 0
 
     @property
     def can_tell(self) -> bool:
@@ -92,18 +96,34 @@ class WorkerHealth:
             asked = self._asked.setdefault(run.run_id, _Asked(run))
             if is_over and not asked.is_over:
                 asked.is_over, asked.since, asked.run = True, time.monotonic(), run
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._work, name="gpufair-worker-health", daemon=True
-                )
-                self._thread.start()
+            self._staff()
             self._changed.notify_all()
             return asked
+
+    def _staff(self) -> None:
+        """One thread that does not hang, while there are few that do."""
+        now = time.monotonic()
+        hanging = [id_ for id_, since in self._asking.items() if now - since > PATIENCE]
+        if self._threads > len(hanging) or len(hanging) >= MOST_HANGING:
+            return
+        if hanging:
+            self._logger.error(
+                "The run launcher does not say how the worker of %s is, for %.0f s: it is not asked again "
+                "about it, and others are asked about in another thread.",
+                hanging[-1],
+                PATIENCE,
+            )
+        self._threads += 1
+        threading.Thread(target=self._work, name="gpufair-worker-health", daemon=True).start()
 
     def _next(self) -> _Asked | None:
         """What is over and not answered comes first, then what was asked longest ago."""
         now = time.monotonic()
-        due = [each for each in self._asked.values() if self._is_due(each, now)]
+        due = [
+            each
+            for each in self._asked.values()
+            if each.run.run_id not in self._asking and self._is_due(each, now)
+        ]
         return min(due, key=lambda each: (not each.is_over, each.answered_at or 0.0), default=None)
 
     @staticmethod
@@ -122,10 +142,11 @@ class WorkerHealth:
                 asked = self._next()
                 if asked is None:
                     if not self._asked:
-                        self._thread = None
+                        self._threads -= 1
                         return
                     self._changed.wait(timeout=1.0)
                     continue
+                self._asking[asked.run.run_id] = time.monotonic()
             try:
                 status = self._launcher.check_run_worker_health(asked.run).status
             except Exception:
@@ -133,8 +154,13 @@ class WorkerHealth:
                 status = WorkerStatus.UNKNOWN
             with self._changed:
                 now = time.monotonic()
+                hung = now - self._asking.pop(asked.run.run_id) > PATIENCE
                 asked.status, asked.answered_at = status, now
                 if status not in _GONE:
                     asked.gone_since = None
                 elif asked.gone_since is None:
                     asked.gone_since = now
+                if hung:
+                    # Another has gone on in its place.
+                    self._threads -= 1
+                    return

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from dagster import DagsterRun
 from dagster._core.launcher import WorkerStatus
 from gate_stage import Stage
 
@@ -83,4 +85,30 @@ def test_a_launcher_that_does_not_answer_holds_gpus_for_a_while_only(
     stage.pass_()
 
     assert stage.launched == [runs, waits]
+    let_go.set()
+
+
+def test_a_question_that_hangs_silences_the_launcher_for_no_other_run(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_gpufair.gate.holders.worker_health.PATIENCE", 0.1)
+    let_go = threading.Event()
+    hangs, gone = (stage.submit(team="red", pool="a100", gpus=4) for _ in range(2))
+    stage.launcher.health = {hangs: WorkerStatus.RUNNING, gone: WorkerStatus.RUNNING}
+    stage.pass_()
+    for run_id in (hangs, gone):
+        stage.start(run_id)
+    usual = stage.launcher.check_run_worker_health
+
+    def ask(run: DagsterRun) -> Any:
+        if run.run_id == hangs:
+            let_go.wait(timeout=60)
+        return usual(run)
+
+    monkeypatch.setattr(stage.launcher, "check_run_worker_health", ask)
+    stage.launcher.health[gone] = WorkerStatus.NOT_FOUND
+
+    stage.pass_until(lambda: stage.status(gone) == "FAILURE")
+
+    assert stage.status(hangs) == "STARTED"
     let_go.set()
