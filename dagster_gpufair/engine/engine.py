@@ -36,9 +36,6 @@ from dagster_gpufair.ledger.writer import turn_clock
 from dagster_gpufair.scheduling.model import Plan, Start, State
 from dagster_gpufair.scheduling.plan import plan
 
-SWEEP_EVERY = 60.0
-"""Seconds between two looks at the whole ledger for requests that nobody will ever end."""
-
 PRUNE_EVERY = 600.0
 """Seconds between two looks for what is older than the policy keeps."""
 
@@ -67,7 +64,7 @@ class Engine:
         self._start_timeout = start_timeout
         self._borrowed = BorrowedUse()
         self._stops = Stops(self._stop)
-        self._swept_at = self._pruned_at = 0.0
+        self._pruned_at = 0.0
 
     # -- the turn -------------------------------------------------------------------------------
 
@@ -103,7 +100,6 @@ class Engine:
         if book is not self.book:
             self.book = book
             self._borrowed.resume(accrued)
-            self._swept_at = 0.0
         self.turn.begin(epoch)
         return True
 
@@ -180,7 +176,6 @@ class Engine:
         for lease, verdict in verdicts:
             if verdict.what in ("give_up", "never_came"):
                 self._give_up(lease, verdict)
-        self._sweep(unfinished, now)
         ended = [
             (lease, verdict.why, verdict.at)
             for lease, verdict in verdicts
@@ -271,24 +266,24 @@ class Engine:
             if_not_begun = verdict.what == "never_came"
             self._holders.give_up(lease, verdict.why, if_not_begun=if_not_begun)
 
-    def _sweep(self, unfinished: Collection[str], now: float) -> None:
-        """Now and then, cancel requests whose runs were over before the book ever heard of them."""
-        if 0 <= now - self._swept_at < SWEEP_EVERY:
-            return
-        self._swept_at = now
+    def sweep(self, unfinished: Collection[str], now: float) -> None:
+        """Cancel requests whose runs were over before the book ever heard of them.
+
+        Called once what is new is in the book, so that the whole ledger is looked at only if there are any.
+        """
         with self.ledger.reading() as session:
-            waiting = requests.waiting(session)
-        # A request is written before its run is queued, so a young one may be ahead of what is known.
-        ghosts = [
-            request.id
-            for request in waiting
-            if request.run_id not in unfinished
-            and request.id not in self.book.queued
-            and now - request.submitted_at >= SWEEP_EVERY
-        ]
-        if ghosts:
+            if requests.count_waiting(session) == len(self.book.queued):
+                return
+            strangers = [
+                request
+                for request in requests.waiting(session)
+                if request.id not in self.book.queued and request.run_id not in unfinished
+            ]
+        over = self._holders.how_ended(strangers) if strangers else {}
+        if over:
             with self.turn.writing() as session:
-                lifecycle.cancel(session, ghosts, now, "ended before it was queued")
+                for id_, how in over.items():
+                    lifecycle.cancel(session, [id_], now, how)
 
     def prune(self, now: float) -> None:
         """Now and then, delete a bite of what is older than the policy keeps; at once more, if there is."""

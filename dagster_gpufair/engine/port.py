@@ -60,7 +60,7 @@ class Holders(Protocol):
         ...
 
     def how_ended(self, waited: Collection[RequestRecord]) -> Mapping[str, str]:
-        """How those ended that waited and are over, by request id."""
+        """How those ended that are over, by request id; one that is not over is left out."""
         ...
 
     def requeue(self, lease: LeaseRecord) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from sqlalchemy import Select, Update, select, update
+from sqlalchemy import Select, Update, func, select, update
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger.columns import storable_text
@@ -133,6 +133,12 @@ def waiting(session: Session) -> Sequence[RequestRecord]:
     """All that wait, earliest submission first, then by id."""
     queued = _read(session, select(*_COLUMNS).where(RequestRow.state == "queued"))
     return sorted(queued, key=lambda request: (request.submitted_at, request.id))
+
+
+def count_waiting(session: Session) -> int:
+    """How many wait."""
+    query = select(func.count()).select_from(RequestRow).where(RequestRow.state == "queued")
+    return session.scalar(query) or 0
 
 
 def by_ids(session: Session, ids: Iterable[str]) -> Mapping[str, RequestRecord]:

@@ -107,11 +107,18 @@ class RunHolders:
         return Sight("running", record.start_time, alive=alive)
 
     def how_ended(self, waited: Collection[RequestRecord]) -> Mapping[str, str]:
-        by_run = {request.run_id: request.id for request in waited}
-        return dict.fromkeys(by_run.values(), "deleted") | {
-            by_run[record.dagster_run.run_id]: record.dagster_run.status.value.lower()
-            for record in records_of(self._instance, by_run)
+        runs = {
+            record.dagster_run.run_id: record.dagster_run
+            for record in records_of(self._instance, [request.run_id for request in waited])
         }
+        ended = {}
+        for request in waited:
+            run = runs.get(request.run_id)
+            if run is None:
+                ended[request.id] = "deleted"
+            elif run.is_finished:
+                ended[request.id] = run.status.value.lower()
+        return ended
 
     def requeue(self, lease: LeaseRecord) -> bool:
         run = self._instance.get_run_by_id(lease.run_id)

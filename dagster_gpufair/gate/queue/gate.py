@@ -205,6 +205,7 @@ class Gate:
                 )
                 self.teller.news(lingering_word(lease))
         self._unadmitted = self._arrivals.meet(unfinished, now)
+        self.engine.sweep(there, now)
         if self.engine.rules.in_force is not None:
             self._ungated.find(there, active, now)
         self.engine.accrue(now)
