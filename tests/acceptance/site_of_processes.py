@@ -212,6 +212,11 @@ class Site:
         with ledger_of(self.instance).reading() as session:
             return {lease.run_id for lease in leases.open_leases(session)}
 
+    def has_seen_worker(self, run_id: str) -> bool:
+        """Whether the daemon has seen the processes of a run that holds GPUs."""
+        with ledger_of(self.instance).reading() as session:
+            return any(lease.processes for lease in leases.of_run(session, run_id))
+
     def violations(self) -> list[str]:
         with ledger_of(self.instance).reading() as session:
             return list(audit.violations(session))

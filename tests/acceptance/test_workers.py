@@ -21,7 +21,7 @@ def test_a_worker_that_is_killed_with_its_code_server_gives_its_gpus_back(site: 
     site.start_daemon()
     killed = site.launch("large")
     site.await_status(killed, "STARTED")
-    site.await_(lambda: "Started process" in site.events(killed), "its worker to be known")
+    site.await_(lambda: site.has_seen_worker(killed), "its worker to be known")
 
     site.kill("code")
     site.kill_worker(killed)
@@ -41,7 +41,7 @@ def test_a_worker_that_goes_on_when_its_run_was_failed_keeps_its_gpus(site: Site
     site.start_daemon()
     failed, waits = site.launch("large"), site.launch("large")
     site.await_status(failed, "STARTED")
-    site.await_(lambda: "Started process" in site.events(failed), "its worker to be known")
+    site.await_(lambda: site.has_seen_worker(failed), "its worker to be known")
     site.await_(lambda: site.tag(waits, "state") == "waiting", "the other to be told to wait")
 
     run = site.instance.get_run_by_id(failed)

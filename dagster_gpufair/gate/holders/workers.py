@@ -23,6 +23,7 @@ from dagster_gpufair.ledger.leases import LeaseRecord
 
 LOOK_EVERY = 5.0
 """Seconds between two looks at the processes of a run that goes on."""
+FIRST_LOOKS = 30
 GONE_FOR = 5.0
 """Seconds: a worker's last word may come to the database a moment after it has ended."""
 READ_AGAIN = 30.0
@@ -45,6 +46,7 @@ class _Known:
     named: set[int] = field(default_factory=set)
     read_at: float = float("-inf")
     looked_at: float = float("-inf")
+    looks: int = 0
     gone_since: float | None = None
     alive: bool | None = None
 
@@ -79,9 +81,11 @@ class Workers:
             seen = (lease.processes or {}).items()
             known = _Known({Process(int(pid), ticks) for pid, ticks in seen})
             self._known[lease.run_id] = known
-        if not is_over and now - known.looked_at < LOOK_EVERY:
+        # Until its worker is seen, each pass looks, for a while: it may die soon after it began.
+        is_new = not known.processes and known.looks < FIRST_LOOKS
+        if not is_over and not is_new and now - known.looked_at < LOOK_EVERY:
             return known.alive
-        known.looked_at = now
+        known.looked_at, known.looks = now, known.looks + 1
         if run is not None and (
             is_over or now - known.read_at >= READ_AGAIN or not known.processes
         ):
