@@ -74,11 +74,6 @@ class Stops:
                 tries.hanging -= 1
             raise
 
-    def hanging(self) -> dict[int, int]:
-        """How many tries hang, by lease."""
-        with self._lock:
-            return {id_: tries.hanging for id_, tries in self._tries.items() if tries.hanging}
-
     def _work(self, lease: LeaseRecord, tries: _Tries) -> None:
         try:
             self._stop(lease)
