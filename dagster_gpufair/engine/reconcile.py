@@ -54,7 +54,8 @@ def judge(
             return Verdict("launch", now)
         if lease.state == "launching":
             return Verdict("recall", now, "Its launch broke off; it is tried again.")
-        return None
+        # Nobody launches what has begun, and its worker may be there: it has to be over first.
+        return Verdict("give_up", now, "it was put back into the queue after its work had begun")
     if sight.alive is False:
         return Verdict("give_up", now, "its worker is gone: no process of it is left")
     if sight.doing == "running":
@@ -71,12 +72,12 @@ def _of_starting(
     if lease.state == "granted":
         # Marked as starting, and nobody has taken it on: what would have launched it broke off.
         return None if is_busy else Verdict("launch", now)
-    if lease.state != "launching" or lease.launched_at is not None or sight.alive:
+    if lease.state != "launching" or sight.alive:
         return None
-    if now - (lease.claimed_at or lease.started_at) < start_timeout:
+    if now - (lease.launched_at or lease.claimed_at or lease.started_at) < start_timeout:
         return None
+    its_launch = "did not return" if lease.launched_at is None else "was answered"
+    within = format_duration(start_timeout)
     return Verdict(
-        "never_came",
-        now,
-        f"its launch did not return, and no worker has come within {format_duration(start_timeout)}",
+        "never_came", now, f"its launch {its_launch}, and no worker has come within {within}"
     )

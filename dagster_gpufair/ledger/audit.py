@@ -2,7 +2,8 @@
 
 Knows nothing of how decisions are made: it replays the starts and ends of leases against the
 policies in the ledger, with the grants and windows in force at each moment, and against the nodes that
-were in service. What a pass releases at a moment is free for what is granted at that moment.
+were in service. They come in the order of their events, not by their times: clocks are set, and a run that
+ended while nobody looked holds its GPUs until the pass that saw it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from itertools import pairwise
 
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger import events, leases, policies
 from dagster_gpufair.ledger.entitlements import NOTHING, Entitlements, Known
+from dagster_gpufair.ledger.events import Event, EventKind
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.policies import PolicyVersion
 from dagster_gpufair.policy.cron import cron_trouble
@@ -27,7 +28,8 @@ from dagster_gpufair.policy.yaml_text import read_yaml
 from dagster_gpufair.scheduling.holding import rights_of
 from dagster_gpufair.scheduling.model import Account, Class
 
-_ENDS, _STARTS = 0, 1
+_CORDONS: tuple[EventKind, ...] = ("cordoned", "uncordoned")
+_ENDS: tuple[EventKind, ...] = ("recalled", "preempted", "released")
 
 
 def violations(session: Session) -> list[str]:
@@ -37,10 +39,10 @@ def violations(session: Session) -> list[str]:
     teams and projects, what is held back for others, and that a request has one lease at a time. GPUs
     used without a grant are left out, also from the sums: see `ungated_use`.
     """
-    record = [lease for lease in leases.ever(session) if not lease.ungated]
+    record = {lease.id: lease for lease in leases.ever(session) if not lease.ungated}
+    happened = events.of_kinds(session, (*_CORDONS, "granted", *_ENDS))
     versions = policies.history(session)
-    cordoned = _cordoned_at_each_grant(session)
-    return [*_overlaps(record), *_unreadable(versions), *_broken_rules(record, versions, cordoned)]
+    return [*_unreadable(versions), *_broken_rules(record, happened, versions)]
 
 
 def ungated_use(session: Session) -> list[str]:
@@ -83,18 +85,6 @@ class _Held:
         return self._on_no_node[name] + here
 
 
-def _overlaps(record: Sequence[LeaseRecord]) -> Iterator[str]:
-    ordered = sorted(record, key=lambda lease: (lease.request_id, lease.started_at, lease.id))
-    for first, second in pairwise(ordered):
-        if first.request_id != second.request_id:
-            continue
-        if first.released_at is None or first.released_at > second.started_at:
-            yield (
-                f"request {first.request_id} has two leases at once: {first.id} and {second.id}, "
-                f"from {_clock(second.started_at)}"
-            )
-
-
 def _unreadable(versions: Sequence[PolicyVersion]) -> Iterator[str]:
     for version in versions:
         if _policy(version) is None:
@@ -102,40 +92,47 @@ def _unreadable(versions: Sequence[PolicyVersion]) -> Iterator[str]:
 
 
 def _broken_rules(
-    record: Sequence[LeaseRecord],
+    record: Mapping[int, LeaseRecord],
+    happened: Sequence[Event],
     versions: Sequence[PolicyVersion],
-    cordoned: Mapping[int, frozenset[str]],
 ) -> Iterator[str]:
     read = {version.version: _policy(version) for version in versions}
     held, known = _Held(), Known()
-    for at, what, lease in _moments(record):
-        held.count(lease, 1 if what == _STARTS else -1)
-        if what == _ENDS:
+    open_: dict[str, LeaseRecord] = {}
+    away: defaultdict[str | None, frozenset[str]] = defaultdict(frozenset)
+    for event in happened:
+        if event.kind == "cordoned":
+            away[event.pool] |= {event.data["node"]}
             continue
-        decided_by = lease.policy_version or _in_force(versions, at)
+        if event.kind == "uncordoned":
+            away[event.pool] -= {event.data["node"]}
+            continue
+        lease = record.get(event.data["lease"])
+        if lease is None:
+            continue
+        if event.kind != "granted":
+            held.count(lease, -1)
+            open_.pop(lease.request_id, None)
+            continue
+        held.count(lease, 1)
+        first = open_.setdefault(lease.request_id, lease)
+        if first is not lease:
+            yield (
+                f"request {lease.request_id} has two leases at once: {first.id} and {lease.id}, "
+                f"from {_clock(lease.started_at)}"
+            )
+        decided_by = lease.policy_version or _in_force(versions, lease.started_at)
         if decided_by not in read:
             broken = ["no policy was in force"]
         else:
             policy = read[decided_by]
-            away = cordoned.get(lease.id, frozenset())
-            broken = [] if policy is None else list(_broken_by(policy, lease, held, away, known))
+            rules = policy and _broken_by(policy, lease, held, away[lease.pool], known)
+            broken = list(rules or ())
         for rule in broken:
             yield (
-                f"{_clock(at)}: lease {lease.id} of {format_gpus(lease.gpus)} × {lease.pool} for "
-                f"run {lease.run_id} (team {lease.team}): {rule}"
+                f"{_clock(lease.started_at)}: lease {lease.id} of {format_gpus(lease.gpus)} × "
+                f"{lease.pool} for run {lease.run_id} (team {lease.team}): {rule}"
             )
-
-
-def _moments(record: Sequence[LeaseRecord]) -> list[tuple[float, int, LeaseRecord]]:
-    """Ends before starts at the same moment; a lease that ended as it began held nothing."""
-    moments = []
-    for lease in record:
-        if lease.released_at == lease.started_at:
-            continue
-        moments.append((lease.started_at, _STARTS, lease))
-        if lease.released_at is not None:
-            moments.append((lease.released_at, _ENDS, lease))
-    return sorted(moments, key=lambda moment: (moment[0], moment[1], moment[2].id))
 
 
 def _broken_by(
@@ -203,28 +200,6 @@ def _beyond_quota(
     limit = team.borrow_limit
     if own is not team and limit is not None and of_team - team.quota > limit:
         yield f"{all_of_it} and a borrow limit of {format_gpus(limit)}"
-
-
-def _cordoned_at_each_grant(session: Session) -> Mapping[int, frozenset[str]]:
-    """The nodes out of service in its pool when each lease was granted, by its id, where there were some.
-
-    In the order of the events, not by their times: clocks differ, and commits come one after another.
-    """
-    changes = events.of_kinds(session, ("cordoned", "uncordoned"))
-    pools = {change.pool for change in changes if change.pool is not None}
-    if not pools:
-        return {}
-    happened = [*changes, *events.of_kinds(session, ("granted",), pools)]
-    away: defaultdict[str | None, frozenset[str]] = defaultdict(frozenset)
-    at_grant: dict[int, frozenset[str]] = {}
-    for event in sorted(happened, key=lambda event: event.id):
-        if event.kind == "cordoned":
-            away[event.pool] |= {event.data["node"]}
-        elif event.kind == "uncordoned":
-            away[event.pool] -= {event.data["node"]}
-        elif away[event.pool]:
-            at_grant[event.data["lease"]] = away[event.pool]
-    return at_grant
 
 
 def _in_force(versions: Sequence[PolicyVersion], at: float) -> int | None:

@@ -68,7 +68,11 @@ class _Section(BaseModel):
     """A group of keys. A key with nothing behind it (``quota:``) means its default."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+        defer_build=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
     @model_validator(mode="before")

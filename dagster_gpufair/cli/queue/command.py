@@ -28,7 +28,7 @@ _EVERY = 3.0
 @click.option(
     "--mine",
     is_flag=True,
-    help="Only runs that you launched: those with your name in the tag `user` "
+    help="Only runs that you launched, and those of your backfills: your name is in their tag `user` "
     "[your name: GPUFAIR_USER, else the user of this machine].",
 )
 @click.option(
@@ -77,7 +77,24 @@ def _look(opened: OpenLedger, selection: Selection) -> Shown:
         running = selection.running(moment, uses)
         ids = [waiter.request.id for line in waiting.values() for waiter in line]
         ids += [lease.request_id for leases in running.values() for lease in leases]
-        return Shown(moment, uses, waiting, running, requests.by_ids(session, ids))
+        records = {
+            id_: record
+            for id_, record in requests.by_ids(session, ids).items()
+            if selection.includes(record)
+        }
+    return Shown(
+        moment,
+        uses,
+        {
+            name: [each for each in line if each.request.id in records]
+            for name, line in waiting.items()
+        },
+        {
+            name: [each for each in held if each.request_id in records]
+            for name, held in running.items()
+        },
+        records,
+    )
 
 
 def _me() -> str:

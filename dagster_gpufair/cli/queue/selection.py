@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import click
 
 from dagster_gpufair.cli.moment.current import Moment, Waiter
+from dagster_gpufair.cli.moment.launched_by import launched_by
 from dagster_gpufair.cli.output.text import sentence
 from dagster_gpufair.cli.pools.pool_use import PoolUse, pool_uses
 from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.problems import unknown
 
 
 @dataclass(frozen=True)
 class Selection:
-    """None where it does not matter; ``user`` is whose source counts."""
+    """None where it does not matter; ``user`` is who launched it, or its backfill."""
 
     pool: str | None = None
     team: str | None = None
@@ -42,12 +44,12 @@ class Selection:
         return [use for use in uses if self.pool in (None, use.name)]
 
     def waiting(self, moment: Moment, uses: Sequence[PoolUse]) -> Mapping[str, Sequence[Waiter]]:
-        """By pool, the runs to show; their places stay those of the whole line."""
+        """By pool, what waits of the team; their places stay those of the whole line."""
         return {
             use.name: [
                 waiter
                 for waiter in moment.lines.get(use.name, ())
-                if self._includes(waiter.request.team, waiter.request.source)
+                if self.team in (None, waiter.request.team)
             ]
             for use in uses
         }
@@ -55,16 +57,17 @@ class Selection:
     def running(
         self, moment: Moment, uses: Sequence[PoolUse]
     ) -> Mapping[str, Sequence[LeaseRecord]]:
-        """By pool, what holds GPUs of those to show, the oldest first."""
+        """By pool, what holds GPUs of the team, the oldest first."""
         oldest_first = sorted(moment.leases, key=lambda lease: lease.started_at)
         return {
             use.name: [
                 lease
                 for lease in oldest_first
-                if lease.pool == use.name and self._includes(lease.team, lease.source)
+                if lease.pool == use.name and self.team in (None, lease.team)
             ]
             for use in uses
         }
 
-    def _includes(self, team: str, source: str | None) -> bool:
-        return self.team in (None, team) and self.user in (None, source)
+    def includes(self, record: RequestRecord) -> bool:
+        """Whether a run of the team is one of those that are asked about."""
+        return self.user is None or launched_by(record).user == self.user

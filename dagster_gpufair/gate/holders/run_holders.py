@@ -99,10 +99,13 @@ class RunHolders:
             return Sight("queued")
         run = record.dagster_run
         alive = self._workers.alive(lease, run, is_over=False)
+        is_starting = run.status == DagsterRunStatus.STARTING or record.start_time is None
         # Before the launcher has taken it, it cannot know of it.
         if alive is None and self._health.can_tell and lease.launched_at is not None:
             alive = self._health.alive(run)
-        if run.status == DagsterRunStatus.STARTING or record.start_time is None:
+            if alive is None and is_starting:
+                return None  # an image is being pulled, a cluster is full: the launcher will tell
+        if is_starting:
             return Sight("starting", alive=alive)
         return Sight("running", record.start_time, alive=alive)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from gate_stage import Stage
 
+from dagster_gpufair.gate.dagster_internals import enqueue
 from dagster_gpufair.gate.queue import daemon as daemon_module
 from dagster_gpufair.ledger import usage
 from dagster_gpufair.ledger.state import state_of
@@ -85,6 +86,42 @@ def test_a_launch_without_an_answer_is_over_after_the_start_timeout(stage: Stage
     assert "no worker has come within 3m" in stage.events(slow)
     stage.pass_(at=now + 201)
     assert stage.launched == [waits]
+
+
+def test_a_launch_that_was_answered_and_whose_worker_never_comes_is_over(stage: Stage) -> None:
+    """The code server said yes, and the process that it began died before its first word."""
+    now = time.time()
+    dumb = stage.submit(team="red", pool="a100", gpus=8)
+    waits = stage.submit(team="red", pool="a100", gpus=8)
+
+    stage.pass_(at=now)
+    assert stage.launched == [dumb]
+    stage.pass_(at=now + 170)
+    assert stage.holders() == {dumb}
+    stage.pass_(at=now + 200)
+    stage.pass_(at=now + 201)
+
+    assert stage.status(dumb) == "FAILURE"
+    assert "no worker has come within 3m" in stage.events(dumb)
+    assert stage.holders() == {waits}
+
+
+def test_a_run_that_is_queued_again_while_it_runs_loses_no_gpu(stage: Stage) -> None:
+    """Dagster does not do that, but anybody with the instance can: nobody would launch it, or end it."""
+    taken_back = stage.submit(team="red", pool="a100", gpus=8)
+    stage.pass_()
+    stage.start(taken_back)
+    stage.pass_()
+    waits = stage.submit(team="red", pool="a100", gpus=8)
+    run = stage.instance.get_run_by_id(taken_back)
+    assert run is not None
+    enqueue(stage.instance, run)
+
+    stage.pass_()
+    assert stage.status(taken_back) == "FAILURE"
+    assert "put back into the queue after its work had begun" in stage.events(taken_back)
+    stage.pass_()
+    assert stage.holders() == {waits}
 
 
 def test_a_daemon_that_died_in_a_launch_leaves_no_gpus_held_for_ever(

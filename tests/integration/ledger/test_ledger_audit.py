@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from ledger_samples import POLICY, asked, granted
-from sqlalchemy import URL, update
+from sqlalchemy import URL, delete, update
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger import audit, lifecycle, nodes, policies
 from dagster_gpufair.ledger.connect import Ledger
-from dagster_gpufair.ledger.tables import LeaseRow
+from dagster_gpufair.ledger.tables import EventRow, LeaseRow
 from dagster_gpufair.scheduling.model import Class
 
 BORROWING = {"class_": Class.BORROWING}
@@ -123,14 +123,36 @@ def test_only_who_took_it_is_to_blame(ledger: Ledger) -> None:
     assert "run b (team nlp): it left 2 GPUs free, and 4 are held back for others" in said
 
 
+def test_a_clock_that_was_set_back_changes_no_order(ledger: Ledger) -> None:
+    with ledger.writing() as session:
+        adopt(session)
+        first = granted(session, "a", 8, at=5000.0, node="h1")
+        lifecycle.release(session, first, 5010.0, "success")
+        granted(session, "b", 8, at=1420.0, node="h1")
+    assert found(ledger) == []
+
+
+def test_gpus_are_held_until_their_end_was_seen(ledger: Ledger) -> None:
+    """A lease ends when its run did, and its GPUs are another's only after the pass that saw it."""
+    with ledger.writing() as session:
+        adopt(session)
+        first = granted(session, "a", 8, at=1000.0, node="h1")
+        granted(session, "b", 8, at=1100.0, node="h1", **VISION)
+        lifecycle.release(session, first, 1050.0, "success")
+    assert [said.partition(": ")[2] for said in found(ledger)] == [
+        "lease 2 of 8 × h100 for run b (team vision): 16 of 8 GPUs of node h1 in use"
+    ]
+
+
 def test_a_launch_that_failed_at_once_made_no_room(ledger: Ledger) -> None:
     with ledger.writing() as session:
         adopt(session)
         granted(session, "a", 5, at=1000.0, node=None, pool="t4", **BORROWING)
         failed = granted(session, "b", 4, at=1000.0, node=None, pool="t4", **BORROWING)
         lifecycle.recall(session, failed, 1000.0, "unreachable")
-    (said,) = found(ledger)
-    assert "for run a (team nlp): 5 of 4 GPUs of the pool in use" in said
+    said = found(ledger)
+    assert "for run a (team nlp): 5 of 4 GPUs of the pool in use" in said[0]
+    assert "for run b (team nlp): 9 of 4 GPUs of the pool in use" in said[1]
 
 
 SPLIT = """\
@@ -357,7 +379,7 @@ def test_two_leases_at_once_for_one_request(ledger: Ledger) -> None:
         granted(session, "a", 2, at=1010.0)
     assert found(ledger) == []
     with ledger.writing() as session:
-        session.execute(update(LeaseRow).where(LeaseRow.id == 2).values(started_at=1005.0))
+        session.execute(delete(EventRow).where(EventRow.kind == "recalled"))
     (said,) = found(ledger)
     assert "request a has two leases at once: 1 and 2" in said
 

@@ -90,16 +90,24 @@ def test_a_launch_without_an_answer_keeps_its_gpus_until_no_worker_can_come() ->
     assert what(unanswered, Sight("starting", alive=True), NOW + 1000) is None, "it is there"
 
 
-def test_a_launch_that_was_answered_may_take_its_time() -> None:
-    """An image is being pulled, a cluster is full: whoever launched it knows."""
-    answered = lease(state="launching", claimed_at=0.0, launched_at=1.0, began_at=None)
+def test_an_answer_is_no_worker() -> None:
+    """The start timeout counts from it, unless whoever launched it knows that its worker comes."""
+    answered = lease(state="launching", claimed_at=0.0, launched_at=NOW - 179, began_at=None)
 
-    assert what(answered, Sight("starting"), 1e6) is None
+    assert what(answered, Sight("starting")) is None
+    assert what(answered, Sight("starting"), NOW + 1) == "never_came"
+    assert what(answered, Sight("starting", alive=True), 1e6) is None, "an image is being pulled"
+
+
+@pytest.mark.parametrize("state", ["running", "notice", "stopping", "ending"])
+def test_what_has_begun_and_is_queued_again_has_to_be_over_first(state: LeaseState) -> None:
+    """Nobody launches it, and its worker may be there."""
+    assert what(lease(state=state), Sight("queued")) == "give_up"
 
 
 @pytest.mark.parametrize("doing", ["starting", "running"])
 def test_what_has_no_process_left_is_given_up(doing: str) -> None:
-    held = lease(state="launching" if doing == "starting" else "running", launched_at=1.0)
+    held = lease(state="launching" if doing == "starting" else "running", launched_at=NOW - 1)
 
     assert what(held, Sight(doing, 1.0, alive=False)) == "give_up"  # type: ignore[arg-type]
     assert what(held, Sight(doing, 1.0, alive=None)) in (None, "begin")  # type: ignore[arg-type]

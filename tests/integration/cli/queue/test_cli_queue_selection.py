@@ -30,7 +30,7 @@ def runs(result: Result) -> list[str]:
 def busy(queue: Filling) -> Filling:
     """Ana's run and a backfill hold GPUs; another of Ana's, one of Bob's and one by a schedule wait."""
     queue.run(asked(1, 8, ago=90, team="vision", source="ana", max_duration=7200.0), ago=90)
-    backfill = {"what": "backfill", "name": "qwertzui"}
+    backfill = {"what": "backfill", "name": "qwertzui", "user": "ana"}
     evaluate = asked(2, 8, ago=80, source="qwertzui", job_name="evaluate", launched_by=backfill)
     queue.run(evaluate, ago=80)
     queue.submit(
@@ -85,7 +85,8 @@ def test_what_runs_is_shown_with_all(busy: Filling, gpufair: Gpufair) -> None:
 def test_my_own_runs(busy: Filling, gpufair: Gpufair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUFAIR_USER", "ana")
     assert runs(gpufair("queue", "--mine")) == ["00000003"]
-    assert set(runs(gpufair("queue", "--mine", "--all"))) == {"00000001", "00000003"}
+    hers = {"00000001", "00000002", "00000003"}
+    assert set(runs(gpufair("queue", "--mine", "--all"))) == hers, "her backfill's run is hers too"
     monkeypatch.delenv("GPUFAIR_USER")
     monkeypatch.setattr("getpass.getuser", lambda: "bob@lab")
     assert runs(gpufair("queue", "--mine")) == ["00000004"]
