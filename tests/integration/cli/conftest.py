@@ -20,6 +20,7 @@ from dagster_gpufair.ledger.connect import ledger_of
 def around_noon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In the zone where it is noon now: all times of a test are of one day, and without dates."""
     begin()
+    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("TZ", f"NOON{time.gmtime().tm_hour - 12:+d}")
     time.tzset()
     yield
