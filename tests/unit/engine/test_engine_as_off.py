@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_gpufair.engine.as_off import as_off, not_carried_out, would_stop
-from dagster_gpufair.policy import parse_policy
+from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.model import Lease, Request, State
 from dagster_gpufair.scheduling.plan import plan

@@ -9,7 +9,7 @@ import pytest
 from dagster_gpufair.engine import would_stop as module
 from dagster_gpufair.engine.as_off import as_off
 from dagster_gpufair.engine.would_stop import FEWEST, LATE, OF_A_KIND, SOON, Remark, WouldStop
-from dagster_gpufair.policy import parse_policy
+from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.model import Lease, Request, State
 from dagster_gpufair.scheduling.plan import plan

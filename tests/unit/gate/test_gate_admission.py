@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_gpufair.gate.submission.admission import Refusal, Submission, admit
-from dagster_gpufair.policy import parse_policy
+from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.scheduling.model import Request
 
 POLICY = parse_policy("""

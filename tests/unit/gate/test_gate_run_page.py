@@ -11,7 +11,7 @@ from dagster_gpufair.engine.would_stop import Remark
 from dagster_gpufair.gate.page.run_page import Word, granted_word
 from dagster_gpufair.gate.page.waiting_line import WaitingLine
 from dagster_gpufair.gate.submission.tags import LONGEST_WHY
-from dagster_gpufair.policy import parse_policy
+from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.scheduling.model import Lease, Request, State
 from dagster_gpufair.scheduling.plan import plan
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dagster_gpufair.policy import PolicyError, parse_policy
+from dagster_gpufair.policy.loading import parse_policy
+from dagster_gpufair.policy.problems import PolicyError
 
 BASE = """
 pools:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dagster_gpufair.policy import policy_from
+from dagster_gpufair.policy.loading import policy_from
 from dagster_gpufair.policy.yaml_text import read_yaml
 
 _CASES = sorted((Path(__file__).parents[4] / "shared" / "cases").glob("*.yaml"))

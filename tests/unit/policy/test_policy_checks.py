@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_gpufair.policy import parse_policy, problems_of
+from dagster_gpufair.policy.checks import problems_of
+from dagster_gpufair.policy.loading import parse_policy
 
 CONTRADICTIONS = [
     # pools

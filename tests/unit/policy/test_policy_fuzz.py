@@ -6,16 +6,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_gpufair.policy import (
-    PolicyError,
-    json_schema,
-    notes_of,
-    parse_policy,
-    policy_from,
-    sentences,
-    starter_text,
-)
 from dagster_gpufair.policy.in_force import held, upcoming
+from dagster_gpufair.policy.loading import parse_policy, policy_from
+from dagster_gpufair.policy.notes import notes_of
+from dagster_gpufair.policy.plain import sentences
+from dagster_gpufair.policy.problems import PolicyError
+from dagster_gpufair.policy.schema import json_schema
+from dagster_gpufair.policy.starter import starter_text
 
 _WORDS = sorted(
     {

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_gpufair.policy import Policy, parse_policy
 from dagster_gpufair.policy.in_force import Upcoming, changes, granted, held, upcoming
+from dagster_gpufair.policy.loading import parse_policy
+from dagster_gpufair.policy.models import Policy
 
 # 1 June 2026 is a Monday.
 NIGHTS = "windows: [{team: nlp, pool: h100, gpus: 4, cron: 0 20 * * 1-5, duration: 10h}]"

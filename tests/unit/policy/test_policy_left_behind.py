@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_gpufair.policy import parse_policy
 from dagster_gpufair.policy.left_behind import Work, left_behind
+from dagster_gpufair.policy.loading import parse_policy
 
 OLD = """
 pools: {h100: {nodes: {h1: 8, h2: 8}}, t4: {gpus: 8}}

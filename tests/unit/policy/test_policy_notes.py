@@ -6,8 +6,8 @@ from datetime import datetime
 
 import pytest
 
-from dagster_gpufair.policy import notes_of, parse_policy
-from dagster_gpufair.policy.notes import unknown_locations
+from dagster_gpufair.policy.loading import parse_policy
+from dagster_gpufair.policy.notes import notes_of, unknown_locations
 
 IN_MAY = datetime.fromisoformat("2026-05-10T00:00:00+00:00").timestamp()
 DAY = 86400.0

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dagster_gpufair.policy import PolicyError, parse_policy, policy_from, read_policy, yaml_text
+from dagster_gpufair.policy import yaml_text
+from dagster_gpufair.policy.loading import parse_policy, policy_from, read_policy
+from dagster_gpufair.policy.problems import PolicyError
 
 SOUND = "pools: {h100: {gpus: 8}}\nteams: {nlp: {quota: {h100: 8}}}\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_gpufair.policy import parse_policy
+from dagster_gpufair.policy.loading import parse_policy
 
 WRONG = [
     # keys

@@ -7,16 +7,13 @@ import re
 import pytest
 import yaml
 
-from dagster_gpufair.policy import (
-    json_schema,
-    notes_of,
-    parse_policy,
-    policy_from,
-    problems_of,
-    sentences,
-    starter_text,
-)
+from dagster_gpufair.policy.checks import problems_of
+from dagster_gpufair.policy.loading import parse_policy, policy_from
 from dagster_gpufair.policy.models import DEFAULT_TIERS, KINDS
+from dagster_gpufair.policy.notes import notes_of
+from dagster_gpufair.policy.plain import sentences
+from dagster_gpufair.policy.schema import json_schema
+from dagster_gpufair.policy.starter import starter_text
 
 
 def test_the_starter_policy_takes_effect_as_it_is():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dagster_gpufair.cli.explain.next_steps import next_step
-from dagster_gpufair.policy import parse_policy
+from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.policy.quantities import parse_moment
 from dagster_gpufair.scheduling.case_format import REASONS
 from dagster_gpufair.scheduling.model import Request
