@@ -94,6 +94,11 @@ class StageLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
         """Wait until these runs have been launched."""
         self._await(lambda: set(run_ids) <= set(self.launched))
 
+    def await_count(self, runs: int, timeout: float) -> None:
+        """Wait until so many have been launched, or for so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self.launched) >= runs, timeout)
+
     def await_terminated(self, run_id: str, times: int = 1) -> None:
         """Wait until a run has been told to end so many times."""
         self._await(lambda: self.terminated.count(run_id) >= times)
