@@ -175,9 +175,10 @@ def test_a_run_is_told_before_its_max_duration_and_stopped_at_it(stage: Stage) -
     now = time.time()
     run_id = stage.submit(team="red", pool="a100", gpus=4, max_duration="1h")
     free = stage.submit(team="red", pool="a100", gpus=4)
-    stage.pass_(at=now - 1800)
+    stage.pass_(at=now - 170)
     stage.pass_(at=now - 1)
     stage.start(run_id)
+    stage.start(free)
     began = stage.began(run_id)
 
     stage.pass_(at=began + 3299)
