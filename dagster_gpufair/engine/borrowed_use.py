@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.ledger import leases, usage
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.scheduling.accounts import account_of
-from dagster_gpufair.scheduling.coverage import borrowed_part
+from dagster_gpufair.scheduling.accounts.accounts import account_of
+from dagster_gpufair.scheduling.accounts.coverage import borrowed_part
 from dagster_gpufair.scheduling.model import Account, Lease
 
 ACCRUE_EVERY = 10.0

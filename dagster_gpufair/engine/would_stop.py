@@ -14,8 +14,8 @@ from typing import NamedTuple
 from dagster_gpufair.engine.as_off import as_off, would_stop
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import format_duration
-from dagster_gpufair.scheduling import wording
 from dagster_gpufair.scheduling.model import Plan, Preemption, Request, State
+from dagster_gpufair.scheduling.waiting import words
 
 SOON = 10.0
 """Seconds after which a change is looked at."""
@@ -97,10 +97,10 @@ def remark(policy: Policy, stop: Preemption) -> Remark:
         mode = policy.preemption.mode
         what, short = f"Preemption is on in the policy ({mode})", f"preemption ({mode})"
     would = "would, once a person had agreed," if stop.awaits_approval else "would"
-    first, others = wording.leases(leases[:1]), len(leases) - 1
+    first, others = words.leases(leases[:1]), len(leases) - 1
     more = f" and {others} more" if others else ""
     return Remark(
-        sentence=f"{what} and not carried out in this version: it {would} stop {wording.leases(leases)} "
+        sentence=f"{what} and not carried out in this version: it {would} stop {words.leases(leases)} "
         f"for this run ({rules}).",
         short=f"Not carried out in this version: {short} would stop {first}{more}.",
     )

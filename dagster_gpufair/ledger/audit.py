@@ -25,7 +25,7 @@ from dagster_gpufair.policy.models import Policy, Pool
 from dagster_gpufair.policy.problems import PolicyError
 from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
 from dagster_gpufair.policy.yaml_text import read_yaml
-from dagster_gpufair.scheduling.holding import rights_of
+from dagster_gpufair.scheduling.accounts.holding import rights_of
 from dagster_gpufair.scheduling.model import Account, Class
 
 _CORDONS: tuple[EventKind, ...] = ("cordoned", "uncordoned")

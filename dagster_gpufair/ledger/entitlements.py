@@ -78,6 +78,16 @@ class Entitlements:
         self.teams = {team: self._team(team) for team in policy.teams}
         """Each team as a whole."""
         self._projects = {team: self._projects_of(team) for team in policy.teams}
+        lasting = {
+            team: max(its.lasting, sum(each.lasting for each in self._projects[team].values()))
+            for team, its in self.teams.items()
+        }
+        self._wanted = sum(
+            max(its.unlent, sum(each.unlent for each in self._projects[team].values()))
+            - lasting[team]
+            for team, its in self.teams.items()
+        )
+        self._room = max(0, in_service - sum(lasting.values()))
 
     def account(self, team: str, project: str | None) -> Account:
         """The account that work of a team counts for."""
@@ -94,34 +104,30 @@ class Entitlements:
         return Entitlement(rest, 0, 0)
 
     def kept_from(self, account: Account, use: Mapping[Account, int]) -> int:
-        """What an account must leave to all others, given what each uses in the pool.
-
-        Grants and windows add at most what the quotas' own held-back leaves of the pool (design §5).
-        """
+        """What an account must leave to all others, given what each uses in the pool."""
         of_team: Counter[str] = Counter()
         for each, gpus in use.items():
             of_team[each.team] += gpus
-        by_quotas = with_extras = by_all_quotas = 0
+        kept = 0
         for team, whole in self.teams.items():
-            kept = [
-                (project, max(0, its.lasting - used), max(0, its.unlent - used))
+            by_project = {
+                project: max(0, self._capped(its) - use.get(Account(team, project), 0))
                 for project, its in self._projects[team].items()
-                for used in (use.get(Account(team, project), 0),)
-            ]
-            lasting = max(whole.lasting - of_team[team], sum(each for _, each, _ in kept), 0)
-            by_all_quotas += lasting
+            }
             if team != account.team:
-                by_quotas += lasting
-                with_extras += max(
-                    whole.unlent - of_team[team], sum(each for _, _, each in kept), 0
+                kept += max(self._capped(whole) - of_team[team], sum(by_project.values()), 0)
+            else:
+                kept += sum(
+                    gpus for project, gpus in by_project.items() if project != account.project
                 )
-                continue
-            for project, for_good, now in kept:
-                if project != account.project:
-                    by_quotas += for_good
-                    with_extras += now
-        room = max(0, self._in_service - by_all_quotas)
-        return by_quotas + min(with_extras - by_quotas, room)
+        return kept
+
+    def _capped(self, its: Entitlement) -> int:
+        """Grants and windows keep at most what the quotas leave of the pool, each by its part (design §5)."""
+        beyond = max(0, its.unlent - its.lasting)
+        if self._wanted <= self._room:
+            return its.unlent
+        return its.unlent - beyond + beyond * self._room // self._wanted
 
     def _quota(self, team: str) -> int:
         grants = sum(gpus for (name, _), gpus in self._granted.items() if name == team)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.ledger.state import where_it_counts
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.scheduling.model import Account, Lease, Promise, Request, State
+from dagster_gpufair.scheduling.model import Account, Blocked, Lease, Promise, Request, State
 
 _ASKED = {field.name for field in fields(Request)} - {"id", "promised"}
 
@@ -84,7 +84,11 @@ class Moment:
                 if starts and source in sources
             },
             cordoned=self._cordoned,
-            blocked={id_: why for id_, why in self.blocked.items() if id_ in self._waiting},
+            blocked={
+                id_: cast("Blocked", why)
+                for id_, why in self.blocked.items()
+                if id_ in self._waiting
+            },
         )
 
     def take(self, event: Event) -> None:

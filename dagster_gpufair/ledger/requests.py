@@ -54,6 +54,7 @@ class RequestRecord:
     cpus: float = 0.0
     memory_gib: float = 0.0
     preempted: int = 0
+    priority: int = 0
     state: RequestState = "queued"
     policy_version: int | None = None
     blocked_reason: str | None = None
@@ -96,6 +97,7 @@ class RequestRecord:
             cpus=request.cpus,
             memory_gib=request.memory_gib,
             preempted=request.preempted,
+            priority=request.priority,
             policy_version=policy_version,
         )
 
@@ -115,6 +117,7 @@ class RequestRecord:
             max_duration=self.max_duration,
             source=self.source,
             preempted=self.preempted,
+            priority=self.priority,
             cpus=self.cpus,
             memory_gib=self.memory_gib,
             promised=promised,

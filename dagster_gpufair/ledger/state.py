@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import cast
 
 from sqlalchemy.orm import Session
 
@@ -15,7 +16,7 @@ from dagster_gpufair.ledger import leases, nodes, promises, requests, usage
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.scheduling.model import Account, Lease, Request, State
+from dagster_gpufair.scheduling.model import Account, Blocked, Lease, Request, State
 
 
 def state_of(session: Session, policy: Policy, now: float) -> State:
@@ -58,7 +59,7 @@ def state_from(
         used=used,
         source_starts=source_starts,
         cordoned=cordoned,
-        blocked=blocked,
+        blocked=cast("Mapping[str, Blocked]", blocked),
     )
 
 

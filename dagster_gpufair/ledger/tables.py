@@ -103,6 +103,8 @@ class RequestRow(Base):
     cpus: Mapped[float]
     memory_gib: Mapped[float]
     preempted: Mapped[int]
+    priority: Mapped[int] = mapped_column(server_default="0")
+    """The run's own `dagster/priority`."""
     state: Mapped[str] = mapped_column(index=True)
     policy_version: Mapped[int | None]
     blocked_reason: Mapped[str | None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 
@@ -65,6 +67,7 @@ class Schedule:
     def __init__(self, cron: str) -> None:
         self._cron = cron
         self._between = (NEVER, -NEVER)
+        self._listed: tuple[float, float, list[float]] = (NEVER, -NEVER, [])
 
     def around(self, now: float) -> tuple[float, float]:
         """The latest moment up to ``now`` and the first one after it; infinite if there is none."""
@@ -76,6 +79,21 @@ class Schedule:
             following = self._first(minute, back=False)
             self._between = last, following
         return last, following
+
+    def times(self, after: float, before: float) -> Sequence[float]:
+        """All its moments after one and up to another, earliest first."""
+        since, until, listed = self._listed
+        if not (since <= after and before <= until):
+            # A day more: the next pass asks for almost the same.
+            since, until = after, before + 86400.0
+            listed = []
+            moment = _EPOCH + timedelta(minutes=since // 60)
+            for at in CronSim(self._cron, moment):
+                if at.timestamp() > until:
+                    break
+                listed.append(at.timestamp())
+            self._listed = since, until, listed
+        return listed[bisect_right(listed, after) : bisect_right(listed, before)]
 
     def _first(self, minute: float, back: bool) -> float:
         """The first one before or after a minute since the epoch, itself not counted."""

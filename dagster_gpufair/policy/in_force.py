@@ -6,6 +6,7 @@ Times are seconds since the epoch, GPU amounts thousandths.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from dagster_gpufair.policy.cron import NEVER, schedule
@@ -20,6 +21,35 @@ class Upcoming(NamedTuple):
     gpus: int
     start: float
     until: float
+
+
+def in_force(extra: Grant | Window, at: float) -> bool:
+    """Whether it is in force at a moment."""
+    start, _ = starts(extra, at)
+    return at < start + length(extra)
+
+
+def spells(extra: Grant | Window, after: float, before: float) -> Iterator[tuple[float, float]]:
+    """When it is in force, from and until, of all that ends after one moment and begins up to another.
+
+    One that begins again before it was over is one spell.
+    """
+    lasts = length(extra)
+    current, _ = starts(extra, after)
+    if isinstance(extra, Window) and extra.cron is not None:
+        begins = [*schedule(extra.cron).times(after, before)]
+    else:
+        assert extra.start is not None
+        begins = [at for at in (extra.start.timestamp(),) if after < at <= before]
+    begun, over = current, current + lasts
+    for at in begins:
+        if at > over:
+            if over > after:
+                yield begun, over
+            begun = at
+        over = at + lasts
+    if over > after:
+        yield begun, over
 
 
 def granted(policy: Policy, now: float) -> dict[tuple[str, str | None, str], int]:

@@ -209,6 +209,8 @@ class Ordering(_Section):
     """For each time it was stopped for others, up to three."""
     deadline_points: Points = 500
     """At most, as the start time promised to its tier comes near."""
+    priority_points: Points = 10
+    """For each step of the run's own `dagster/priority`, between -10 and 10."""
     source_points: Points = 200
     """Taken off at most, for work whose backfill, user or job holds the team's GPUs already."""
 

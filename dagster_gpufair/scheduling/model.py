@@ -9,9 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 HOUR = 3600.0
+
+
+Reason = Literal[
+    "quota_exhausted",
+    "borrow_limit",
+    "reserve_held",
+    "insufficient_gpus",
+    "fragmented",
+    "lower_priority",
+    "preempting",
+    "approval",
+    "maintenance",
+    "ceiling",
+    "paused",
+    "run_limit",
+    "environment",
+]
+"""Why a request waits: one of these (design §5, *Reasons*)."""
+
+Blocked = tuple[Reason, str]
+"""A reason and a sentence from outside the decision."""
 
 
 class Class(IntEnum):
@@ -69,6 +90,7 @@ class Request:
     """What one run asks for. ``pools`` is in order of liking.
 
     ``submitted`` is when it came to the queue: for a preempted request, when it came back.
+    ``priority`` is what it says of itself among its own kind, in Dagster's words.
     ``source`` is what it was launched by inside its team (a backfill, a user, a job); without one
     it is a source of its own. ``promised`` is what is kept for it since victims were given notice.
     """
@@ -88,6 +110,7 @@ class Request:
     preempted: int = 0
     cpus: float = 0.0
     memory_gib: float = 0.0
+    priority: int = 0
     promised: Promise | None = None
 
     @property
@@ -125,7 +148,7 @@ class Lease:
     ``began`` is when the work on them began, where that is later than ``started``: a container may take
     its time. ``checkpointed`` is when its work was last saved, ``notice_until`` when it has to be gone if it
     was given notice and ``notice_for`` the request that this was for, ``term_from`` when its borrowing time
-    began anew, if it did since the start.
+    began anew, if it did since the start. ``overdue``: it should long be gone, and nobody knows when it is.
     """
 
     id: str
@@ -146,6 +169,7 @@ class Lease:
     notice_for: str | None = None
     term_from: float | None = None
     began: float | None = None
+    overdue: bool = False
 
     @property
     def works_from(self) -> float:
@@ -154,7 +178,9 @@ class Lease:
 
     @property
     def ends(self) -> float | None:
-        """When it is over at the latest, if that is bounded: by its duration, or by a notice."""
+        """When it is over at the latest, if that is known: by its duration, or by a notice."""
+        if self.overdue:
+            return None
         if self.max_duration is None:
             return self.notice_until
         end = self.works_from + self.max_duration
@@ -185,7 +211,7 @@ class State:
     used: Mapping[tuple[Account, str], float] = field(default_factory=dict)
     source_starts: Mapping[tuple[str, str], float] = field(default_factory=dict)
     cordoned: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    blocked: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    blocked: Mapping[str, Blocked] = field(default_factory=dict)
 
     def after(self, starts: Iterable[Start], now: float) -> State:
         """The state once these have started: they hold leases and wait no more."""
@@ -240,12 +266,13 @@ class Points(NamedTuple):
     share: float
     preempted: float
     deadline: float
+    priority: float
     source: float
 
     @property
     def score(self) -> float:
         """The sum, always added in the same order, so that equal points make equal scores."""
-        fixed = self.tier + self.share + self.preempted
+        fixed = self.tier + self.share + self.preempted + self.priority
         return fixed + self.wait + self.deadline + self.source
 
 
@@ -377,7 +404,7 @@ class Waiting(NamedTuple):
     """
 
     requests: Sequence[Request]
-    reason: str
+    reason: Reason
     said: Sentence | str
     pool: str
     class_: Class
@@ -396,12 +423,12 @@ class Waiting(NamedTuple):
         """The points of one of ``requests``."""
         if self.ageing is None:
             return self.points
-        tier, _, share, preempted, _, source = self.points
+        tier, _, share, preempted, _, priority, source = self.points
         wait, deadline = (
             self.ageing.wait(request.submitted),
             self.ageing.deadline(request.submitted),
         )
-        return Points(tier, wait, share, preempted, deadline, source)
+        return Points(tier, wait, share, preempted, deadline, priority, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +449,6 @@ class Plan:
     spared: Sequence[str] = ()
     renewed: Sequence[str] = ()
 
-    def reasons(self) -> dict[str, str]:
+    def reasons(self) -> dict[str, Reason]:
         """The one reason of every waiting request, by its id."""
         return {request.id: group.reason for group in self.waiting for request in group.requests}

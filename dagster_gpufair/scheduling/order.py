@@ -10,10 +10,12 @@ import math
 from typing import NamedTuple
 
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.scheduling.holding import Holding
+from dagster_gpufair.scheduling.accounts.holding import Holding
 from dagster_gpufair.scheduling.model import Ageing, Class, Points, Request
 
 PREEMPTIONS_COUNTED = 3
+MOST_PRIORITY = 10
+"""A run's own priority counts between this and its negative."""
 NEVER = -math.inf
 
 Key = tuple[Class, float, float, float, float, str]
@@ -64,6 +66,7 @@ class Order:
         self._tier_points = {name: tier.points for name, tier in policy.tiers.items()}
         self._share_points = policy.ordering.share_points
         self._preempted_points = policy.ordering.preempted_points
+        self._priority_points = policy.ordering.priority_points
         self._source_points = policy.ordering.source_points
         self._ageings: dict[tuple[str, float], Ageing] = {}
 
@@ -86,20 +89,21 @@ class Order:
 
         Those for its source are given, since they change whenever the account starts something.
         """
-        tier, share, preempted = self._fixed(request, holding)
+        tier, share, preempted, priority = self._fixed(request, holding)
         wait, deadline = ageing.wait(request.submitted), ageing.deadline(request.submitted)
-        return Points(tier, wait, share, preempted, deadline, source)
+        return Points(tier, wait, share, preempted, deadline, priority, source)
 
     def fixed_score(self, request: Request, holding: Holding) -> float:
         """The sum of the points that neither time nor starts change."""
-        tier, share, preempted = self._fixed(request, holding)
-        return tier + share + preempted
+        tier, share, preempted, priority = self._fixed(request, holding)
+        return tier + share + preempted + priority
 
-    def _fixed(self, request: Request, holding: Holding) -> tuple[float, float, float]:
+    def _fixed(self, request: Request, holding: Holding) -> tuple[float, float, float, float]:
         return (
             self._tier_points.get(request.tier, 0.0),
             self._share_points * holding.share,
             self._preempted_points * min(request.preempted, PREEMPTIONS_COUNTED),
+            self._priority_points * min(max(request.priority, -MOST_PRIORITY), MOST_PRIORITY),
         )
 
     def source_points(self, source: str | None, holding: Holding) -> float:

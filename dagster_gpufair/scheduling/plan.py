@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.scheduling.claims import Claims
-from dagster_gpufair.scheduling.horizon import Asker
+from dagster_gpufair.scheduling.accounts.asker import Asker
+from dagster_gpufair.scheduling.calendar.claims import Claims
 from dagster_gpufair.scheduling.model import (
     Class,
     Plan,
@@ -16,10 +17,10 @@ from dagster_gpufair.scheduling.model import (
     Start,
     State,
 )
-from dagster_gpufair.scheduling.queue import Queue, Turn
+from dagster_gpufair.scheduling.queue.queue import Queue, Turn
 from dagster_gpufair.scheduling.snapshot import Snapshot
 from dagster_gpufair.scheduling.victims import Found, Victims
-from dagster_gpufair.scheduling.waiting import waiting
+from dagster_gpufair.scheduling.waiting.left import waiting
 
 
 def plan(policy: Policy, state: State, now: float) -> Plan:
@@ -45,7 +46,7 @@ class _Pass:
     def __init__(self, snapshot: Snapshot, state: State) -> None:
         self._snapshot = snapshot
         self._queue = Queue(snapshot, state.requests, state.blocked)
-        self._claims = Claims(snapshot, self._queue.asks)
+        self._claims = Claims(snapshot, snapshot.stoppable, snapshot.calendar, self._queue.asks)
         self._victims = Victims(snapshot)
         self._starts: list[Start] = []
         self._preemptions: list[Preemption] = []
@@ -57,6 +58,8 @@ class _Pass:
         while (turn := self._queue.next()) is not None:
             if turn.is_stuck:
                 self._make_room(turn)
+            elif turn.secures:
+                self._secure(turn)
             else:
                 self._start(turn)
         return len(self._starts) + len(self._preemptions) > before
@@ -68,11 +71,11 @@ class _Pass:
         grew. But reservations are made at their turn, and might be others by now.
         """
         snapshot = self._snapshot
-        return bool(snapshot.reservations or snapshot.preemption.stops_work or self._claims)
+        return bool(snapshot.calendar or snapshot.stoppable.stops_work or self._claims)
 
     def begin_again(self) -> None:
         """Those who wait have their turns once more, and reserve anew, or ask a person anew."""
-        self._snapshot.reservations.clear()
+        self._snapshot.calendar.clear()
         for proposal in self._proposals:
             self._snapshot.promises.take_back(proposal)
         self._proposals.clear()
@@ -87,18 +90,18 @@ class _Pass:
             waiting=(),
             preemptions=[*self._preemptions, *self._proposals],
             reservations=[
-                *snapshot.reservations.all(),
-                *(claim.reservation for claim in self._claims.all()),
+                *snapshot.calendar.reservations(),
+                *self._claims.all(),
             ],
             withdrawn=sorted(snapshot.promises.withdrawn),
             spared=sorted(snapshot.promises.spared - given_notice),
-            renewed=snapshot.preemption.renewed(),
+            renewed=snapshot.stoppable.renewed(),
         )
         uncordoned = None
         if any(state.cordoned.values()):
-            after = state.following(decided, now, snapshot.preemption.grace)
+            after = state.following(decided, now, snapshot.grace)
             uncordoned = Snapshot(policy, replace(after, cordoned={}), now)
-        waits = waiting(snapshot, self._queue, self._claims, decided, uncordoned)
+        waits = waiting(snapshot, self._queue, decided, uncordoned)
         return replace(decided, waiting=waits)
 
     def _start(self, turn: Turn) -> None:
@@ -110,12 +113,12 @@ class _Pass:
             nodes is None
             or not snapshot.within_ceilings(asker)
             # What was promised before is its own, whoever has claimed the quota since.
-            or (kept is None and self._claims.bars(asker) is not None)
+            or (kept is None and snapshot.calendar.claims_quota_from(asker) is not None)
         ):
             self._queue.try_next(turn)
             return
         if kept is not None:
-            snapshot.promises.withdraw(request)
+            snapshot.fulfil(kept)
         standing = snapshot.standing(request, asker.holding, asker.gpus)
         self._starts.append(
             Start(
@@ -130,9 +133,29 @@ class _Pass:
             )
         )
         snapshot.start(asker, nodes)
-        if kept is not None and nodes is not kept.nodes:
-            snapshot.promises.started_elsewhere(request)
+        if request.promised is not None and kept is not None and nodes is not kept.nodes:
+            snapshot.started_elsewhere(kept)
         self._queue.started(turn, nodes)
+        if kept is not None and kept.lease is not None and nodes is not kept.nodes:
+            self._queue.freed(kept)
+
+    def _secure(self, turn: Turn) -> None:
+        """What a quota covers is kept for it while it tries for more, or for a pool it likes more.
+
+        So offering more never loses a guarantee.
+        """
+        if self._place(turn.first) is None:
+            self._queue.try_next(turn)
+            return
+        nodes = self._place(turn.asker)
+        if nodes is None:
+            self._queue.secures_not(turn)
+            return
+        self._queue.secured(turn, self._snapshot.secure(turn.asker, nodes))
+
+    def _place(self, asker: Asker) -> Mapping[str, int] | None:
+        """Where it would start now, if no ceiling and no claim on the quota keeps it from that."""
+        return self._snapshot.place(asker) if self._lacks_space_only(asker) else None
 
     def _make_room(self, turn: Turn) -> None:
         """It preempts, or reserves, or only waits.
@@ -153,8 +176,10 @@ class _Pass:
     def _preempt(self, turn: Turn, asker: Asker, found: Found) -> None:
         snapshot = self._snapshot
         nodes = snapshot.room(asker.pool).said(found.nodes)
-        awaits = not snapshot.preemption.by_itself and any(
-            victim.rule != "term" for victim in found.victims
+        proposed = {each.request.id for each in self._proposals}
+        awaits = not snapshot.stoppable.by_itself and (
+            any(victim.rule != "term" for victim in found.victims)
+            or (bool(proposed) and self._victims.counts_on(asker, found, proposed))
         )
         preemption = Preemption(
             request=asker.request,
@@ -172,7 +197,7 @@ class _Pass:
         None of them if enough ends by itself in any: that is waited for.
         """
         askers = [asker for asker in turn.wanted() if self._lacks_space_only(asker)]
-        may_stop_in = self._snapshot.preemption.may_stop_in
+        may_stop_in = self._snapshot.stoppable.may_stop_in
         if not any(may_stop_in(asker.pool) for asker in askers):
             return []
         if any(self._victims.are_needless(asker) for asker in askers):
@@ -191,13 +216,13 @@ class _Pass:
             if self._lacks_space_only(asker)
             and (asker.class_ is not Class.BORROWING or self._may_reserve_borrowed(turn, asker))
         ]
-        return self._snapshot.reservations.make(askers) if askers else None
+        return self._snapshot.calendar.reserve(askers) if askers else None
 
     def _lacks_space_only(self, asker: Asker) -> bool:
         """Whether no ceiling and no claim on the quota keeps it as well."""
         if not self._snapshot.within_ceilings(asker):
             return False
-        return self._claims.bars(asker) is None
+        return self._snapshot.calendar.claims_quota_from(asker) is None
 
     def _may_reserve_borrowed(self, turn: Turn, asker: Asker) -> bool:
         """What borrows reserves once it has waited, and if more than others' held-back is missing."""

@@ -1,123 +1,32 @@
-"""Policy and state made ready for one decision, and changed by it step by step."""
+"""What is and what is known of the future, for one decision, which changes it step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from dagster_gpufair.policy.in_force import Upcoming
-from dagster_gpufair.policy.models import Policy, Pool
-from dagster_gpufair.policy.quantities import ONE_GPU
-from dagster_gpufair.scheduling.accounts import Accounts
-from dagster_gpufair.scheduling.ahead import Ahead
-from dagster_gpufair.scheduling.capacity import Room
-from dagster_gpufair.scheduling.ceilings import Ceilings
-from dagster_gpufair.scheduling.holding import Holding, Rights, rights_of
-from dagster_gpufair.scheduling.horizon import Asker
-from dagster_gpufair.scheduling.model import (
-    Ageing,
-    Class,
-    Lease,
-    Points,
-    Request,
-    State,
-    Victim,
-)
-from dagster_gpufair.scheduling.order import NEVER, Order, Standing
-from dagster_gpufair.scheduling.preemption import Preemption
-from dagster_gpufair.scheduling.promises import Promises
-from dagster_gpufair.scheduling.reservations import Reservations
-from dagster_gpufair.scheduling.running import Running
-
-_NO_ROOM = Room(Pool(gpus=0), ())
+from dagster_gpufair.policy.in_force import Upcoming, upcoming
+from dagster_gpufair.policy.models import Policy
+from dagster_gpufair.scheduling.accounts.asker import Asker
+from dagster_gpufair.scheduling.calendar.calendar import Calendar
+from dagster_gpufair.scheduling.calendar.kept import Kept
+from dagster_gpufair.scheduling.calendar.promises import Promises
+from dagster_gpufair.scheduling.model import State, Victim
+from dagster_gpufair.scheduling.present import Present
+from dagster_gpufair.scheduling.stoppable import Stoppable
 
 
-class Snapshot:
-    """What a pass knows: who has what, what is free, and what the rules say about it.
+class Snapshot(Present):
+    """What a pass knows: who has what, what is free, and what is to come.
 
     Only `start`, `promise` and what `promises` does change it, and each of these the version of its pool.
     """
 
     def __init__(self, policy: Policy, state: State, now: float) -> None:
-        self.policy = policy
-        self.now = now
-        self.order = Order(policy, now)
-        soon = now + policy.preemption.grace.total_seconds()
-        in_pools: dict[str, list[Lease]] = {}
-        for lease in state.leases:
-            in_pools.setdefault(lease.pool, []).append(lease)
-        self.rooms = {
-            name: Room(
-                pool,
-                in_pools.get(name, ()),
-                state.cordoned.get(name, frozenset()),
-                policy.fast_lane.get(name),
-                soon,
-            )
-            for name, pool in policy.pools.items()
-        }
-        ready = {name: room.ready for name, room in self.rooms.items()}
-        self.accounts = Accounts(policy, state.leases, state.used, ready, now)
-        self.running = Running(policy, state.leases, self.accounts)
-        self.ceilings = Ceilings(policy, state.leases)
-        self.newest_start = _newest_starts(state.source_starts, state.leases)
-        self.holds_gpus = {(lease.team, lease.source) for lease in state.leases}
-        self.preemption = Preemption(self)
-        self.reservations = Reservations(self)
+        super().__init__(policy, state, now)
+        self.stoppable = Stoppable(self)
         self.promises = Promises(self)
-        self._ahead = Ahead(self) if policy.windows else None
-        self._started: set[str] = set()
-        self._pools: dict[tuple[str, ...], list[str]] = {}
-        self._rights: dict[tuple[str, str, str | None], Rights | None] = {}
-        self.promises.keep_as_before(state.requests)
-
-    # What is known
-
-    def room(self, pool: str) -> Room:
-        """The pool's room; a pool that is not in the policy has none."""
-        return self.rooms.get(pool, _NO_ROOM)
-
-    def slipped_in(self, request: Request, holding: Holding, gpus: int) -> int:
-        """GPUs of smaller runs of the account that began while the request waits, and are bounded.
-
-        They slipped in before it, and it waits for them: they do not make it less sure of its place.
-        """
-        if gpus <= ONE_GPU:
-            return 0
-        return sum(
-            lease.gpus
-            for lease in self.running.of_account(holding)
-            if lease.started >= request.submitted
-            and lease.gpus < gpus
-            and lease.max_duration is not None
-        )
-
-    def is_spoken_for(self, lease: Lease) -> bool:
-        """Whether it starts in this pass."""
-        return lease.id in self._started
-
-    def pools(self, request: Request) -> list[str]:
-        """Those of its pools that are in the policy, in order of liking."""
-        pools = self._pools.get(request.pools)
-        if pools is None:
-            known = (pool for pool in dict.fromkeys(request.pools) if pool in self.rooms)
-            pools = self._pools[request.pools] = list(known)
-        return pools
-
-    def rights(self, request: Request) -> Rights | None:
-        """What it may do by its tier and kind; nothing if its team or tier is not in the policy."""
-        key = (request.team, request.tier, request.kind)
-        if key not in self._rights:
-            known = request.team in self.policy.teams
-            self._rights[key] = rights_of(self.policy, *key[1:]) if known else None
-        return self._rights[key]
-
-    def asker(self, request: Request, holding: Holding, gpus: int) -> Asker | None:
-        """The request as it asks for so many GPUs in a pool; None if it has no rights at all."""
-        rights = self.rights(request)
-        if rights is None:
-            return None
-        class_ = holding.class_of(gpus, rights.urgent)
-        return Asker(request, holding, gpus, class_, rights)
+        self.calendar = Calendar(self, self.stoppable, self.promises)
+        self.promises.keep_as_before(state.requests, state.blocked)
 
     def within_ceilings(self, asker: Asker) -> bool:
         """Whether no ceiling of its team keeps it from starting; what is promised to it counts already."""
@@ -126,27 +35,15 @@ class Snapshot:
             return True
         return self.ceilings.exceeded(request, asker.pool, asker.gpus) is None
 
-    # What fits
-
     def surely_left(self, pool: str) -> tuple[float, float]:
         """How many GPUs of the pool anybody may take in all; and a size that, if whole, then fits a node."""
-        if self._ahead is not None:
+        if self.calendar.has_to_come(pool):
             return 0, 0
         room = self.room(pool)
-        most, kept_nodes = self.reservations.surely_leave(pool)
-        left = room.free - self.accounts.held_back.get(pool, 0) - room.lane_left
+        most, kept_nodes = self.calendar.surely_leaves(pool)
+        left = room.free - self.accounts.held_back(pool) - room.lane_left
         most = min(most, left, self.promises.surely_leave(pool))
         return most, min(most, room.surely_fits(kept_nodes))
-
-    def free_for(self, holding: Holding) -> int:
-        """Free GPUs of the pool that are not held back for anybody else."""
-        return self.room(holding.pool).free - self.accounts.held_back_by_others(holding)
-
-    def left_for(self, asker: Asker) -> int:
-        """Of those, the ones that the fast lane does not keep from it."""
-        room = self.room(asker.pool)
-        in_lane = room.lane is None or room.in_lane(asker.gpus, asker.request.max_duration)
-        return self.free_for(asker.holding) - (0 if in_lane else room.lane_left)
 
     def place(self, asker: Asker) -> Mapping[str, int] | None:
         """The nodes it gets if it starts now, or None if it is space that is missing.
@@ -155,126 +52,47 @@ class Snapshot:
         """
         kept = self.promises.of(asker.request.id)
         if kept is None or kept.holding.pool != asker.pool:
-            return self._place(asker)
-        if (kept.holding, kept.gpus) == (asker.holding, asker.gpus) and self.promises.is_ready(
-            kept
-        ):
+            return self.calendar.place(asker)
+        is_that = (kept.holding, kept.gpus) == (asker.holding, asker.gpus)
+        if is_that and (kept.lease is not None or self.promises.is_ready(kept)):
             return kept.nodes
         # It may also start beside its victims, on what is kept for it and on other GPUs.
-        with self.room(asker.pool).beside_victims(asker.request.id, kept.nodes):
-            return self._place(asker)
-
-    def _place(self, asker: Asker) -> Mapping[str, int] | None:
-        if asker.gpus > self.left_for(asker) or asker.gpus > self.promises.leave(asker):
-            return None
-        room = self.room(asker.pool)
-        if asker.gpus > self.most_before_windows(asker, self.now):
-            return None
-        if not self.reservations:
-            return room.place(asker.gpus, asker.request.gpus_per_node)
-        bound = self.reservations.limits(asker, self.now, room)
-        if asker.gpus > bound.most:
-            return None
-        return room.place(asker.gpus, asker.request.gpus_per_node, bound.on_nodes)
+        return self.calendar.place_instead(asker, kept)
 
     def may_make_room_in(self, pool: str) -> bool:
         """Whether anything could still be reserved in the pool, or stopped for somebody."""
-        return self.reservations.has_place(pool) or self.preemption.may_stop_in(pool)
-
-    def is_held_back_only(self, asker: Asker) -> bool:
-        """Whether it would fit but for what is held back for others."""
-        if asker.gpus <= self.free_for(asker.holding):
-            return False
-        return self.room(asker.pool).place(asker.gpus, asker.request.gpus_per_node) is not None
-
-    def most_before_windows(
-        self, asker: Asker, begins: float, freed: Iterable[Lease] = ()
-    ) -> float:
-        """What the windows to come let it take if it begins then, once ``freed`` are gone."""
-        return float("inf") if self._ahead is None else self._ahead.most(asker, begins, freed)
+        return self.calendar.has_place(pool) or self.stoppable.may_stop_in(pool)
 
     def windows_ahead(self, pool: str) -> Sequence[Upcoming]:
-        """The windows of a pool that are still to come."""
-        return () if self._ahead is None else self._ahead.windows(pool)
+        """The next occurrence of each window of a pool, earliest first."""
+        policy = self.policy
+        ahead = upcoming(policy, self.now) if policy.windows else ()
+        return [each for each in ahead if each.pool == pool and each.team in policy.teams]
 
-    def fits_but_for_what_is_kept(self, request: Request, holding: Holding, gpus: int) -> bool:
-        """Whether it would fit were nothing reserved, promised, or kept in a lane or for a window."""
-        room = self.room(holding.pool)
-        if gpus > room.idle - self.accounts.held_back_by_others(holding):
-            return False
-        return room.could_place(gpus, request.gpus_per_node)
+    def secure(self, asker: Asker, nodes: Mapping[str, int]) -> Kept:
+        """What is free is kept for a request while it tries for more, in this pass."""
+        kept = self.promises.secure(asker, nodes)
+        self.calendar.kept(asker, kept, (), self.now)
+        return kept
 
-    # What changes
+    def started_elsewhere(self, kept: Kept) -> None:
+        """It has started on other GPUs than those promised to it: its victims may stay."""
+        self.promises.started_elsewhere(kept.request)
+        self.calendar.spared(kept.holding.pool)
+
+    def fulfil(self, kept: Kept) -> None:
+        """What was promised is kept no more: its owner starts."""
+        self.calendar.withdrawn(kept)
+        self.promises.withdraw(kept.request)
 
     def start(self, asker: Asker, nodes: Mapping[str, int]) -> None:
         """The request starts."""
-        request, holding, gpus = asker.request, asker.holding, asker.gpus
-        room = self.room(holding.pool)
-        self.reservations.taken(asker, self.now, nodes)
-        lease = asker.as_lease(self.now, room.said(nodes))
-        self._started.add(request.id)
-        room.hold(lease, nodes)
-        self.accounts.take(holding, gpus, request.source)
-        self.ceilings.take(request, holding.pool, gpus)
-        if request.source is not None:
-            self.newest_start[request.team, request.source] = self.now
-            self.holds_gpus.add((request.team, request.source))
-        self.running.put(lease)
+        self.calendar.started(asker, nodes)
+        self.count(asker, nodes)
 
-    def promise(self, asker: Asker, nodes: Mapping[str, int], victims: Iterable[Victim]) -> None:
+    def promise(self, asker: Asker, nodes: Mapping[str, int], victims: Sequence[Victim]) -> None:
         """The victims are given notice, and the placement is kept for the request."""
-        self.reservations.taken(asker, self.now + self.preemption.grace, nodes)
-        self.promises.make(asker, nodes, victims)
-
-    # Points
-
-    def source_of(self, request: Request) -> tuple[bool, float]:
-        """Whether its source holds GPUs, and when it last started something."""
-        if request.source is None:
-            return False, NEVER
-        source = (request.team, request.source)
-        return source in self.holds_gpus, self.newest_start.get(source, NEVER)
-
-    def matters(self, request: Request) -> bool:
-        """Whether its source changes its points: it holds GPUs, or has started something since."""
-        holds_gpus, since = self.source_of(request)
-        return holds_gpus or since > request.submitted
-
-    def ageing(self, request: Request) -> Ageing:
-        """How the request gains from waiting."""
-        if request.source is None:
-            return self.order.ageing(request.tier)
-        since = self.newest_start.get((request.team, request.source), NEVER)
-        return self.order.ageing(request.tier, since if since > request.submitted else NEVER)
-
-    def points(self, request: Request, holding: Holding, ageing: Ageing) -> Points:
-        """All its points in its account's pool."""
-        source = self.order.source_points(request.source, holding)
-        return self.order.points(request, holding, ageing, source)
-
-    def class_of(self, request: Request, holding: Holding, gpus: int) -> Class:
-        """The class in which it would take so many GPUs, whether or not it may."""
-        rights = self.rights(request)
-        return holding.class_of(gpus, urgent=rights is not None and rights.urgent)
-
-    def standing(self, request: Request, holding: Holding, gpus: int) -> Standing:
-        """What the request is judged by if it takes so many GPUs in the pool."""
-        return Standing(
-            class_=self.class_of(request, holding, gpus),
-            saturation=holding.saturation,
-            points=self.points(request, holding, self.ageing(request)),
-            submitted=request.submitted,
-            id=request.id,
-            inside=holding.inside,
-        )
-
-
-def _newest_starts(
-    remembered: Mapping[tuple[str, str], float], leases: Iterable[Lease]
-) -> dict[tuple[str, str | None], float]:
-    newest: dict[tuple[str, str | None], float] = dict(remembered.items())
-    for lease in leases:
-        if lease.source is not None:
-            key = (lease.team, lease.source)
-            newest[key] = max(lease.started, newest.get(key, NEVER))
-    return newest
+        before = [victim.lease for victim in victims]
+        kept = self.promises.make(asker, nodes, victims)
+        given_notice = [(lease, self.running.of(lease)) for lease in before]
+        self.calendar.kept(asker, kept, given_notice, self.now + self.grace)

@@ -7,23 +7,21 @@ What ends before they would have to be gone counts as gone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from dagster_gpufair.scheduling.horizon import Asker, Future, earliest
-from dagster_gpufair.scheduling.model import Class, Lease, Reservation, Victim
-from dagster_gpufair.scheduling.reservations import Freed
-
-if TYPE_CHECKING:
-    from dagster_gpufair.scheduling.snapshot import Snapshot
+from dagster_gpufair.scheduling.accounts.asker import Asker
+from dagster_gpufair.scheduling.calendar.then import Then
+from dagster_gpufair.scheduling.model import Class, Lease, Victim
+from dagster_gpufair.scheduling.snapshot import Snapshot
 
 
 class Found(NamedTuple):
     """The victims for an asker, and the placement that it gets once they are gone."""
 
     victims: list[Victim]
-    nodes: dict[str, int]
+    nodes: Mapping[str, int]
 
 
 class _Known(NamedTuple):
@@ -56,8 +54,7 @@ class Victims:
         self._snapshot = snapshot
         self._needless: dict[tuple[object, ...], _Known] = {}
         self._found: dict[tuple[object, ...], _Known] = {}
-        self._over: dict[str, tuple[int, list[Lease], Future]] = {}
-        self._blocked: dict[str, tuple[int, tuple[Reservation, ...], Future]] = {}
+        self._over: dict[str, tuple[int, list[Lease], Then]] = {}
         self._candidates_of: dict[tuple[object, ...], tuple[int, list[Victim]]] = {}
 
     def are_needless(self, asker: Asker) -> bool:
@@ -74,7 +71,7 @@ class Victims:
     def find(self, asker: Asker) -> Found | None:
         """The least harm that lets the asker start, or None."""
         snapshot = self._snapshot
-        if not snapshot.preemption.may_stop_in(asker.pool):
+        if not snapshot.stoppable.may_stop_in(asker.pool):
             return None
         key, length = self._alike(asker), _length(asker)
         known = self._known(self._found, key, asker)
@@ -82,9 +79,35 @@ class Victims:
             return None
         found = self._search(asker)
         if found is None:
-            matters = self._keeps_by_length(asker.pool) or bool(snapshot.reservations.blocks(asker))
+            matters = self._keeps_by_length(asker.pool) or bool(snapshot.calendar.others(asker))
             self._found[key] = known.and_also(False, length, matters)
         return found
+
+    def counts_on(self, asker: Asker, found: Found, proposed: Container[str]) -> bool:
+        """Whether it would not start but for what leaves only once a person has agreed to that.
+
+        Args:
+            proposed: the requests for which a person is asked.
+        """
+        calendar, begins = self._snapshot.calendar, self._snapshot.now + self._snapshot.grace
+        over = [
+            *(
+                lease
+                for lease in self._over_soon(asker.pool)[0]
+                if lease.notice_for not in proposed
+            ),
+            *(victim.lease for victim in found.victims),
+        ]
+        then = calendar.as_now(asker.pool)
+        for lease in over:
+            then.end(lease)
+        beginnings = {}
+        for each in calendar.beginnings(asker, begins):
+            beginnings[each] = each.then.copy()
+            for lease in over:
+                if each.then.has(lease):
+                    beginnings[each].end(lease)
+        return calendar.place_then(asker, begins, then, beginnings) is None
 
     def _alike(self, asker: Asker) -> tuple[object, ...]:
         """What all have in common for whom a search ends alike, but for the length of their work."""
@@ -102,24 +125,24 @@ class Victims:
         self, answers: dict[tuple[object, ...], _Known], key: tuple[object, ...], asker: Asker
     ) -> _Known:
         snapshot, pool = self._snapshot, asker.pool
-        moment = (snapshot.running.version(pool), snapshot.reservations.version(pool))
+        moment = (snapshot.running.version(pool), snapshot.calendar.version(pool))
         known = answers.get(key)
         return _Known(moment) if known is None or known.moment != moment else known
 
     def _keeps_by_length(self, pool: str) -> bool:
         """Whether anything is kept in the pool from work by its length, but for reservations."""
         snapshot = self._snapshot
-        return snapshot.room(pool).lane is not None or bool(snapshot.windows_ahead(pool))
+        return snapshot.room(pool).lane is not None or snapshot.calendar.has_to_come(pool)
 
-    def _over_soon(self, pool: str) -> tuple[list[Lease], Future]:
+    def _over_soon(self, pool: str) -> tuple[list[Lease], Then]:
         """What ends before somebody who is given notice now has to be gone, and the pool then."""
         version = self._snapshot.running.version(pool)
         known = self._over.get(pool)
         if known is None or known[0] != version:
-            soon = self._snapshot.now + self._snapshot.preemption.grace
+            soon = self._snapshot.now + self._snapshot.grace
             leases = self._snapshot.running.in_pool(pool)
             over = [lease for lease in leases if lease.ends is not None and lease.ends <= soon]
-            future = Future(self._snapshot, pool)
+            future = self._snapshot.calendar.as_now(pool)
             for lease in over:
                 future.end(lease)
             known = self._over[pool] = (version, over, future)
@@ -128,37 +151,21 @@ class Victims:
     def _ends_by_itself(self, asker: Asker) -> bool:
         """Whether enough is over by then without anybody's being stopped."""
         snapshot, pool = self._snapshot, asker.pool
-        soon = snapshot.now + snapshot.preemption.grace
-        over, _ = self._over_soon(pool)
-        blocks = snapshot.reservations.blocks(asker)
-        if self._keeps_by_length(pool) or self._is_given_up(pool, blocks, soon):
-            ends = attrgetter("ends")
-            return earliest(snapshot, asker, over, ends, blocks, until=soon) is not None
-        # Each end leaves more for everybody: when all is over it fits, or never before.
-        future = self._blocked_soon(pool, blocks)
-        fits = future.class_of(asker) is not None and future.place(asker) is not None
-        return bool(over) and fits
+        soon = snapshot.now + snapshot.grace
+        over, then = self._over_soon(pool)
+        # No end leaves less: where it does not fit when all are over, it never fits before.
+        fits = asker.gpus <= then.left_for(asker) or self._is_given_up(asker, soon)
+        if not fits:
+            return False
+        ends = attrgetter("ends")
+        return snapshot.calendar.earliest(asker, over, ends, until=soon) is not None
 
-    def _is_given_up(self, pool: str, blocks: Iterable[Reservation], soon: float) -> bool:
+    def _is_given_up(self, asker: Asker, soon: float) -> bool:
         """Whether anything that is kept for others now is over by then, with their work."""
-        ends = [kept.ends for kept in self._snapshot.promises.in_pool(pool)]
-        ends += [
-            block.at + length
-            for block in blocks
-            if block.at is not None and (length := block.request.max_duration) is not None
-        ]
-        return any(end is not None and end <= soon for end in ends)
-
-    def _blocked_soon(self, pool: str, blocks: tuple[Reservation, ...]) -> Future:
-        """The pool by then, beside what is reserved."""
-        version = self._snapshot.running.version(pool)
-        known = self._blocked.get(pool)
-        if known is None or known[:2] != (version, blocks):
-            future = self._over_soon(pool)[1].copy()
-            for block in blocks:
-                future.block(block)
-            known = self._blocked[pool] = (version, blocks, future)
-        return known[2]
+        ends = [kept.ends for kept in self._snapshot.promises.in_pool(asker.pool)]
+        return any(end is not None and end <= soon for end in ends) or (
+            self._snapshot.calendar.changes_by(asker.pool, soon)
+        )
 
     def _search(self, asker: Asker) -> Found | None:
         snapshot = self._snapshot
@@ -168,7 +175,7 @@ class Victims:
         if not candidates or asker.gpus > future.room.free + freed:
             return None
         for is_fair_at_every_step in (False, True):
-            attempt = _Attempt(snapshot, asker, future.copy(), is_fair_at_every_step)
+            attempt = _Attempt(snapshot, asker, self._then(asker.pool), is_fair_at_every_step)
             if any(attempt.take(candidate) for candidate in candidates):
                 found = attempt.give_back()
                 if found is not None:
@@ -177,9 +184,18 @@ class Victims:
                 return None
         return None
 
+    def _then(self, pool: str) -> Then:
+        """The pool when who is given notice now has to be gone."""
+        then = self._over_soon(pool)[1].copy()
+        key = self._snapshot.accounts.entitlements.key(
+            pool, self._snapshot.now + self._snapshot.grace
+        )
+        then.come_into_force(key)
+        return then
+
     def _candidates(self, asker: Asker) -> list[Victim]:
         """All that may be stopped for it now, the least harm first."""
-        snapshot, preemption = self._snapshot, self._snapshot.preemption
+        snapshot, preemption = self._snapshot, self._snapshot.stoppable
         covered = preemption.best_class(asker)
         alike = (asker.holding, asker.rights, asker.request.tier, covered)
         version, found = self._candidates_of.get(alike, (-1, []))
@@ -187,12 +203,9 @@ class Victims:
             found = [
                 Victim(lease, rule)
                 for lease in preemption.stoppable(asker.pool)
-                if (rule := preemption.rule(asker, lease, snapshot.running.lent(lease)))
+                if (rule := preemption.rule(asker, lease, snapshot.running.borrowed_now(lease)))
             ]
             self._candidates_of[alike] = (snapshot.running.version(asker.pool), found)
-        if asker.holding.team.covers(asker.gpus) is Class.BORROWING:
-            # What the team has beyond its quota goes before it claims anything from other teams.
-            return sorted(found, key=lambda victim: victim.lease.team != asker.request.team)
         return found
 
 
@@ -213,15 +226,17 @@ class _Attempt:
         self,
         snapshot: Snapshot,
         asker: Asker,
-        future: Future,
+        future: Then,
         at_every_step: bool,
     ) -> None:
         self._snapshot = snapshot
         self._asker = asker
-        self._begins = snapshot.now + snapshot.preemption.grace
+        self._begins = snapshot.now + snapshot.grace
+        self._beginnings = {
+            each: each.then.copy() for each in snapshot.calendar.beginnings(asker, self._begins)
+        }
         self._at_every_step = at_every_step
         self._future = future
-        self._freed = Freed(snapshot, asker.pool)
         self._taken: dict[str, Victim] = {}
         self._order: list[str] = []
         self._reclaims = {True: 0, False: 0}
@@ -248,34 +263,37 @@ class _Attempt:
         needed = [self._taken[id] for id in self._order if id in self._taken]
         return Found(needed, nodes)
 
-    def _place(self) -> dict[str, int] | None:
+    def _place(self) -> Mapping[str, int] | None:
         """Where the asker would start without those taken, if the rules and the space allow it."""
-        asker, future, snapshot = self._asker, self._future, self._snapshot
+        asker, future = self._asker, self._future
         if future.room.place(asker.gpus, asker.request.gpus_per_node) is None:
             return None
-        if asker.gpus > future.left_for(asker) or not self._is_allowed():
+        if not self._is_allowed():
             return None
-        begins = self._begins
-        limits = snapshot.reservations.limits(asker, begins, future.room, self._freed)
-        if asker.gpus > limits.most:
-            return None
-        if asker.gpus > snapshot.most_before_windows(asker, begins, self._freed.leases.values()):
-            return None
-        if asker.gpus > snapshot.promises.leave(asker, future):
-            return None
-        return future.room.place(asker.gpus, asker.request.gpus_per_node, limits.on_nodes)
+        calendar = self._snapshot.calendar
+        beginnings = {
+            each: calendar.keeping(each, future) if each.keeps_what_is_free else then
+            for each, then in self._beginnings.items()
+        }
+        return calendar.place_then(asker, self._begins, future, beginnings)
 
     def _add(self, victim: Victim) -> None:
         self._future.end(victim.lease)
-        self._freed.add(victim.lease)
+        for then in self._lasting_in(victim.lease):
+            then.end(victim.lease)
         self._taken[victim.lease.id] = victim
         self._count(victim, 1)
 
     def _undo(self, victim: Victim) -> None:
-        self._future.undo(victim.lease)
-        self._freed.remove(victim.lease)
+        self._future.go_on(victim.lease)
+        for then in self._lasting_in(victim.lease):
+            then.go_on(victim.lease)
         del self._taken[victim.lease.id]
         self._count(victim, -1)
+
+    def _lasting_in(self, lease: Lease) -> list[Then]:
+        """Of the pool as it is when other things begin, where the lease would be there still."""
+        return [then for each, then in self._beginnings.items() if each.then.has(lease)]
 
     def _count(self, victim: Victim, by: int) -> None:
         """How many are reclaimed from siblings, and from other teams."""
@@ -287,7 +305,8 @@ class _Attempt:
         if future.class_of(asker) is None:
             return False
         holding, team = asker.holding, asker.holding.team
-        less, team_less = future.released(holding), future.released(team)
+        balance = future.balance
+        less, team_less = balance.less(holding), balance.less(team)
         covered = holding.covers(asker.gpus, less, team_less)
         if self._reclaims[True] and covered is not Class.GUARANTEED:
             return False
@@ -303,10 +322,10 @@ class _Attempt:
             mine, theirs = self._asker.holding, accounts.holding(victim.lease, victim.lease.pool)
             if mine.team is not theirs.team:
                 mine, theirs = mine.team, theirs.team
-            after = (mine.taken - future.released(mine) + self._asker.gpus - mine.quota) / (
+            after = (mine.taken - future.balance.released(mine) + self._asker.gpus - mine.quota) / (
                 mine.effective_weight
             )
-            left = (theirs.taken - future.released(theirs) - theirs.quota) / (
+            left = (theirs.taken - future.balance.released(theirs) - theirs.quota) / (
                 theirs.effective_weight
             )
             if max(0.0, after) > max(0.0, left):

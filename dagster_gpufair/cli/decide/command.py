@@ -23,7 +23,7 @@ from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import PolicyError, Problem
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.policy.yaml_text import LARGEST_TEXT
-from dagster_gpufair.scheduling.case import (
+from dagster_gpufair.scheduling.cases.case import (
     Case,
     Difference,
     PolicyReader,
@@ -31,9 +31,9 @@ from dagster_gpufair.scheduling.case import (
     in_line,
     parse_case,
 )
+from dagster_gpufair.scheduling.explaining.refusal import why_invalid, why_never
 from dagster_gpufair.scheduling.model import Plan, Request
 from dagster_gpufair.scheduling.plan import plan
-from dagster_gpufair.scheduling.refusal import why_invalid, why_never
 
 UNMET, UNREADABLE = 1, 2
 """Exit codes."""

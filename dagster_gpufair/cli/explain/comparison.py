@@ -11,10 +11,10 @@ from dagster_gpufair.cli.output.json_output import iso
 from dagster_gpufair.cli.output.tables import Column, table
 from dagster_gpufair.cli.output.text import number, sentence
 from dagster_gpufair.cli.output.times import clock
-from dagster_gpufair.scheduling.explain import Comparison, Row
+from dagster_gpufair.scheduling.explaining.comparison import Comparison, Row
 
 _ONLY_IF_DECISIVE = ("saturation", "inside", "submitted", "id")
-_ONLY_IF_ANY = ("preempted", "deadline", "source")
+_ONLY_IF_ANY = ("preempted", "deadline", "priority", "source")
 _RATIOS = ("saturation", "inside")
 _MOST_DECIMALS = 3
 

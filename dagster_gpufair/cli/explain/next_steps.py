@@ -16,9 +16,9 @@ from dagster_gpufair.gate.submission.tags import (
 )
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
+from dagster_gpufair.scheduling.explaining.refusal import allowance, why_never
+from dagster_gpufair.scheduling.explaining.remedies import Remedy
 from dagster_gpufair.scheduling.model import Request
-from dagster_gpufair.scheduling.refusal import allowance, why_never
-from dagster_gpufair.scheduling.remedies import Remedy
 
 
 def next_step(

@@ -21,8 +21,8 @@ from dagster_gpufair.gate.submission.tags import (
     TIER,
 )
 from dagster_gpufair.policy.quantities import format_duration, format_gpus
+from dagster_gpufair.scheduling.explaining.remedies import Remedy, what_would_help
 from dagster_gpufair.scheduling.model import Request
-from dagster_gpufair.scheduling.remedies import Remedy, what_would_help
 
 MOST_WAITING = 20_000
 """In a longer queue nothing is tried: each try decides on all that wait."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
-from dagster_gpufair.scheduling.explain import Comparison, compare
+from dagster_gpufair.scheduling.explaining.comparison import Comparison, compare
 from dagster_gpufair.scheduling.model import Class
 from dagster_gpufair.scheduling.order import Standing
 

@@ -21,7 +21,7 @@ from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.quantities import format_gpus
-from dagster_gpufair.scheduling.explain import Comparison
+from dagster_gpufair.scheduling.explaining.comparison import Comparison
 from dagster_gpufair.scheduling.model import Class, Points
 from dagster_gpufair.scheduling.order import Standing
 

@@ -25,9 +25,9 @@ from dagster_gpufair.cli.policy.would_stop import not_in_this_version, stop_json
 from dagster_gpufair.engine.as_off import not_carried_out, would_stop
 from dagster_gpufair.engine.would_stop import remark
 from dagster_gpufair.ledger.requests import RequestRecord
-from dagster_gpufair.scheduling.explain import Comparison, explain
+from dagster_gpufair.scheduling.explaining.comparison import Comparison, explain
+from dagster_gpufair.scheduling.explaining.remedies import Remedy
 from dagster_gpufair.scheduling.model import Preemption, Reservation
-from dagster_gpufair.scheduling.remedies import Remedy
 
 ROWS = 8
 """Of those ahead."""

@@ -27,6 +27,7 @@ from dagster_gpufair.ledger.status import DAEMON, POLICY_FILE, UNCOUNTED
 from dagster_gpufair.ledger.writer import TURN_LASTS
 from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.policy.models import Policy
+from dagster_gpufair.scheduling.explaining.places import places
 from dagster_gpufair.scheduling.model import (
     Account,
     Class,
@@ -37,7 +38,6 @@ from dagster_gpufair.scheduling.model import (
     Sentence,
     State,
 )
-from dagster_gpufair.scheduling.places import places
 from dagster_gpufair.scheduling.plan import plan
 from dagster_gpufair.scheduling.snapshot import Snapshot
 

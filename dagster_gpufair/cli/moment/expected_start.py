@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.scheduling.forecast import STEPS, forecast
+from dagster_gpufair.scheduling.explaining.forecast import STEPS, forecast
 from dagster_gpufair.scheduling.model import State
 
 _REQUESTS = 100_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dagster_gpufair.policy.quantities import format_gpus
-from dagster_gpufair.scheduling.holding import Holding
+from dagster_gpufair.scheduling.accounts.holding import Holding
 
 
 def quota_use(holding: Holding) -> str:

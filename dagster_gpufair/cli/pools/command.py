@@ -23,7 +23,7 @@ from dagster_gpufair.cli.pools.cordon import cordon_words
 from dagster_gpufair.cli.pools.grants_and_windows import grants_and_windows
 from dagster_gpufair.cli.pools.pool_use import NodeUse, PoolUse, cordon_json, pool_uses
 from dagster_gpufair.policy.quantities import ONE_GPU, format_duration, format_gpus
-from dagster_gpufair.scheduling import wording
+from dagster_gpufair.scheduling.waiting import words
 
 NODES_SHOWN = 12
 
@@ -74,7 +74,7 @@ def _row(use: PoolUse) -> Sequence[str]:
         format_gpus(use.in_use),
         format_gpus(use.borrowed),
         format_gpus(use.free),
-        wording.part(use.held_back),
+        words.part(use.held_back),
         str(use.waiting),
         _nodes_text(use),
     )

@@ -116,7 +116,7 @@ def pool_uses(moment: Moment) -> Sequence[PoolUse]:
                 ready=room.ready,
                 in_use=in_use[name],
                 borrowed=moment.borrowed_in(name),
-                held_back=min(moment.snapshot.accounts.held_back.get(name, 0), free),
+                held_back=min(moment.snapshot.accounts.held_back(name), free),
                 promised=sum(each.gpus for each in moment.snapshot.promises.in_pool(name)),
                 free=free,
                 waiting=len(moment.lines.get(name, ())),

@@ -10,9 +10,9 @@ from dagster_gpufair.cli.moment.quota_words import quota_use
 from dagster_gpufair.cli.output.text import LONGEST_SENTENCE, plain, sentence
 from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.policy.quantities import format_gpus
-from dagster_gpufair.scheduling import wording
-from dagster_gpufair.scheduling.holding import Holding
-from dagster_gpufair.scheduling.reasons import NO_BORROWING
+from dagster_gpufair.scheduling.accounts.holding import Holding
+from dagster_gpufair.scheduling.waiting import words
+from dagster_gpufair.scheduling.waiting.reasons import NO_BORROWING
 
 _LONGEST_ERROR = 120
 """Characters of an error in a code location; `gpufair explain` has all."""
@@ -22,7 +22,7 @@ def brief_reason(moment: Moment, waiter: Waiter) -> str:
     """``lower_priority: reserved for 3f2a91c0``, ``insufficient_gpus: h100 has no free GPUs``."""
     if waiter.reason is None:
         return sentence(waiter.message)
-    words = _WORDS.get(waiter.reason)
+    say = _WORDS.get(waiter.reason)
     request, policy = waiter.request, moment.policy
     by_rules = (
         request.id not in moment.state.blocked
@@ -30,8 +30,8 @@ def brief_reason(moment: Moment, waiter: Waiter) -> str:
         and request.tier in policy.tiers
         and waiter.pool in policy.pools
     )
-    if words is not None and by_rules:
-        return sentence(f"{waiter.reason}: {words(moment, waiter)}")
+    if say is not None and by_rules:
+        return sentence(f"{waiter.reason}: {say(moment, waiter)}")
     longest = _LONGEST_ERROR if waiter.reason == "environment" else LONGEST_SENTENCE
     return plain(f"{waiter.reason}: {waiter.message}", longest)
 
@@ -74,7 +74,7 @@ def _ceiling(moment: Moment, waiter: Waiter) -> str:
 def _free(moment: Moment, waiter: Waiter) -> str:
     room = moment.settled_snapshot.room(waiter.pool)
     if room.idle > 0:
-        return wording.free(moment.policy, waiter.pool, room, waiter.request)
+        return words.free(moment.policy, waiter.pool, room, waiter.request)
     away = moment.policy.pools[waiter.pool].capacity - room.ready
     maintenance = f", and {format_gpus(away)} are in maintenance" if away else ""
     return f"{waiter.pool} has no free GPUs{maintenance}"
@@ -106,7 +106,7 @@ def _maintenance(moment: Moment, waiter: Waiter) -> str:
 
 
 def _reserve_held(moment: Moment, waiter: Waiter) -> str:
-    return wording.held_back(moment.settled_snapshot.accounts.keepers(_holding(moment, waiter)))
+    return words.held_back(moment.settled_snapshot.accounts.keepers(_holding(moment, waiter)))
 
 
 _WORDS: Mapping[str, Callable[[Moment, Waiter], str]] = {

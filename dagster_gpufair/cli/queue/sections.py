@@ -27,7 +27,7 @@ from dagster_gpufair.cli.queue.brief_reason import brief_reason
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.quantities import format_gpus
-from dagster_gpufair.scheduling import wording
+from dagster_gpufair.scheduling.waiting import words
 
 ROWS = 20
 """Of each pool, unless all are asked for."""
@@ -209,7 +209,7 @@ def _headline(moment: Moment, use: PoolUse) -> str:
         gpus_ + (f" ({away} in maintenance)" if use.ready < use.gpus else ""),
         f"{_amount(use.in_use)} in use{_of_them(use)}",
         f"{_amount(use.free)} free"
-        + (f" ({wording.part(use.held_back)} held back)" if use.held_back else ""),
+        + (f" ({words.part(use.held_back)} held back)" if use.held_back else ""),
         f"{use.waiting or 'none'} waiting",
     ]
     time_ = clock(moment.now, moment.now, seconds=True)

@@ -21,7 +21,7 @@ from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.cli.teams.ceilings import CeilingUse, ceiling_uses
 from dagster_gpufair.cli.teams.team_use import TeamUse, team_uses
 from dagster_gpufair.policy.quantities import format_duration, format_gpus
-from dagster_gpufair.scheduling import wording
+from dagster_gpufair.scheduling.waiting import words
 
 REST = "(rest)"
 """How the part of a team is named that is none of its projects."""
@@ -82,8 +82,8 @@ def _rows(use: TeamUse) -> Iterator[Sequence[str]]:
         format_gpus(use.in_use),
         format_gpus(use.borrowed),
         _any(use.may_borrow),
-        wording.part(use.lends),
-        wording.part(use.may_lend),
+        words.part(use.lends),
+        words.part(use.may_lend),
         percent(use.borrowed_share),
         percent(use.weight_share),
         str(use.waiting),

@@ -12,7 +12,7 @@ from dagster_gpufair.cli.output.json_output import gpus
 from dagster_gpufair.policy.in_force import held
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU
-from dagster_gpufair.scheduling.holding import Holding
+from dagster_gpufair.scheduling.accounts.holding import Holding
 from dagster_gpufair.scheduling.model import Account
 
 

@@ -12,7 +12,7 @@ from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import format_duration, format_gpus
-from dagster_gpufair.scheduling.accounts import account_of
+from dagster_gpufair.scheduling.accounts.accounts import account_of
 from dagster_gpufair.scheduling.model import Class, Start
 
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from dagster_gpufair.engine.would_stop import Remark
 from dagster_gpufair.gate.page.run_page import Word, day_and_clock, ordinal, short
 from dagster_gpufair.gate.submission.tags import LONGEST_WHY, shortened
+from dagster_gpufair.scheduling.explaining.places import places
 from dagster_gpufair.scheduling.model import Plan
-from dagster_gpufair.scheduling.places import places
 
 LONGEST_REMARK = 140
 """Of the characters of a tag."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from dagster import DagsterRun
 
-from dagster_gpufair.gate.dagster_internals import PRIORITY_TAG, RunLimits
+from dagster_gpufair.gate.dagster_internals import RunLimits
+from dagster_gpufair.gate.submission.admission import priority_of
 
 
 @dataclass
@@ -44,7 +45,7 @@ def share(
     is_gpu = {run.run_id for run in gpu}
 
     def order(run: DagsterRun) -> tuple[int, int]:
-        return (-_priority(run), position.get(run.run_id, 0))
+        return (-priority_of(run.tags), position.get(run.run_id, 0))
 
     # A merge of the two heads: the order inside each list is its own and stays.
     for run in heapq.merge(gpu, other, key=order):
@@ -60,10 +61,3 @@ def share(
         elif ours:
             shared.limited[run.run_id] = why
     return shared
-
-
-def _priority(run: DagsterRun) -> int:
-    try:
-        return int(run.tags.get(PRIORITY_TAG, "0"))
-    except ValueError:
-        return 0

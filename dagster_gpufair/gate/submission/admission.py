@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dagster_gpufair.gate.dagster_internals import (
     BACKFILL_ID_TAG,
+    PRIORITY_TAG,
     SCHEDULE_NAME_TAG,
     SENSOR_NAME_TAG,
     USER_TAG,
@@ -18,8 +19,8 @@ from dagster_gpufair.gate.dagster_internals import (
 from dagster_gpufair.gate.submission.tags import POOL, TEAM, TIER, InvalidAsk, parse_ask
 from dagster_gpufair.policy.models import Policy, Team
 from dagster_gpufair.policy.problems import listed, shown, unknown
+from dagster_gpufair.scheduling.explaining.refusal import why_invalid, why_never
 from dagster_gpufair.scheduling.model import Request
-from dagster_gpufair.scheduling.refusal import why_invalid, why_never
 
 DEFAULT_TIER = "standard"
 
@@ -73,6 +74,7 @@ def admit(policy: Policy, submission: Submission) -> Request | Refusal:
             source=source_of(submission),
             cpus=ask.cpus,
             memory_gib=ask.memory_gib,
+            priority=priority_of(submission.tags),
         )
     except InvalidAsk as error:
         return Refusal("invalid_request", str(error))
@@ -86,6 +88,14 @@ def admit(policy: Policy, submission: Submission) -> Request | Refusal:
         return Refusal("invalid_request", invalid)
     never = why_never(policy, request)
     return Refusal(*never) if never else request
+
+
+def priority_of(tags: Mapping[str, str]) -> int:
+    """What a run says of itself; 0 where that is no number, as in Dagster's own queue."""
+    try:
+        return int(tags.get(PRIORITY_TAG, "0"))
+    except ValueError:
+        return 0
 
 
 def source_of(submission: Submission) -> str:

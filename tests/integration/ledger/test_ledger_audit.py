@@ -319,7 +319,7 @@ windows: [{team: vision, pool: h100, gpus: 8, cron: '0 * * * *', duration: 1h}]
     with ledger.writing() as session:
         granted(session, "b", 1, at=1001.0, team="speech", **BORROWING)
     (said,) = found(ledger)
-    assert "it left 3 GPUs free, and 8 are held back for others" in said
+    assert "it left 3 GPUs free, and 4 are held back for others" in said
 
 
 def test_a_window_that_nobody_can_follow_is_no_rule(ledger: Ledger) -> None:

@@ -341,22 +341,47 @@ class Books:
 
     def _held_by_team(self, team: str, pool: str) -> int:
         """What a team holds back from other teams."""
-        window = self._windows.get((team, pool), 0)
-        quota = self.team_quota(team, pool) - window
-        lent = self.policy.teams[team].lend_limit.get(pool, quota)
-        unlent = self._as_ready(max(0, quota - lent) + window, pool)
         by_account = sum(self._held_by(account, pool) for account in self.accounts(team, pool))
+        for_good, with_all = self._unlent(Account(team), pool, whole=True)
+        unlent = self._within_pool(for_good, with_all, pool)
         return max(unlent - self.team_use(team, pool), by_account, 0)
 
     def _held_by(self, account: Account, pool: str) -> int:
         """What a project holds back from everyone else. The rest of a team has no rule of its own."""
-        team, project = account
-        if project is None:
+        if account.project is None:
             return 0
-        quota = self.quota(account, pool)
-        lent = self.policy.teams[team].projects[project].lend_limit.get(pool, quota)
-        unlent = self._as_ready(max(0, quota - lent), pool)
+        unlent = self._within_pool(*self._unlent(account, pool), pool)
         return max(0, unlent - self.use(account, pool))
+
+    def _unlent(self, account: Account, pool: str, *, whole: bool = False) -> tuple[int, int]:
+        """What a team as one, or a project, does not lend: of its quota, and of all that is in force."""
+        team, project = account
+        written = self.policy.teams[team]
+        window = self._windows.get((team, pool), 0) if whole else 0
+        rule = written if project is None else written.projects[project]
+        own = rule.quota.get(pool, 0)
+        quota = self.team_quota(team, pool) - window if whole else self.quota(account, pool)
+        for_good = max(0, own - rule.lend_limit.get(pool, own))
+        with_all = max(0, quota - rule.lend_limit.get(pool, quota)) + window
+        return self._as_ready(for_good, pool), self._as_ready(with_all, pool)
+
+    def _within_pool(self, for_good: int, with_all: int, pool: str) -> int:
+        """Grants and windows keep no more than what the quotas leave of the pool, each by its part."""
+        kept = wanted = 0
+        for team in self.policy.teams:
+            projects = [
+                self._unlent(Account(team, name), pool) for name in self.projects(team, pool)
+            ]
+            lasting, extra = self._unlent(Account(team), pool, whole=True)
+            of_team = max(lasting, sum(each for each, _ in projects))
+            kept += of_team
+            wanted += max(extra, sum(each for _, each in projects)) - of_team
+        ready = sum(self.sizes(pool)[node] for node in self.ready(pool))
+        room = max(0, ready - kept)
+        if wanted <= room:
+            return with_all
+        beyond = max(0, with_all - for_good)
+        return with_all - beyond + beyond * room // wanted
 
     def _as_ready(self, gpus: int, pool: str) -> int:
         """Scaled down with the pool when less than all quotas is ready; grants and windows are on top."""
@@ -813,6 +838,10 @@ def _surely_fits(done: Pass, books: Books, request: Request, pool: str, gpus: in
             window.pool == pool and window.start < ends
             for window in upcoming(done.policy, done.now)
         )
+        or any(
+            grant.pool == pool and done.now < grant.start.timestamp() < ends
+            for grant in done.policy.grants
+        )
     ):
         return False
     books = books.unpromised(request.id)
@@ -842,7 +871,13 @@ def idle_room(done: Pass) -> list[str]:
             wrong.append(f"{request.id} waits for {reason}, but all its victims have left")
         if reason != "lower_priority" and surely_starts(done, books, request):
             wrong.append(f"{request.id} waits for {reason}, but has room")
-        if reason == "lower_priority" and not _has_room_but_for_rank(books, request):
+        # What recurs may leave it no place ever: then that is the reason, whatever else is used.
+        recurs = any(
+            window.cron is not None and window.pool in request.pools
+            for window in done.policy.windows
+        )
+        is_rank = recurs or _has_room_but_for_rank(books, request)
+        if reason == "lower_priority" and not is_rank:
             wrong.append(f"{request.id} waits for lower_priority, but has no room at all")
     return wrong
 

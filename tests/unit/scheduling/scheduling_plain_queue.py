@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dagster_gpufair.scheduling.groups import Ask, Blocked, Group
-from dagster_gpufair.scheduling.holding import Holding
-from dagster_gpufair.scheduling.horizon import Asker
-from dagster_gpufair.scheduling.model import Class, Request
+from dagster_gpufair.scheduling.accounts.asker import Asker
+from dagster_gpufair.scheduling.accounts.holding import Holding
+from dagster_gpufair.scheduling.calendar.kept import Kept
+from dagster_gpufair.scheduling.model import Blocked, Class, Request
 from dagster_gpufair.scheduling.order import Key, comparison_key
-from dagster_gpufair.scheduling.queue import Turn
+from dagster_gpufair.scheduling.queue.groups import Ask, Group
+from dagster_gpufair.scheduling.queue.queue import Turn
 from dagster_gpufair.scheduling.snapshot import Snapshot
 from dagster_gpufair.scheduling.victims import Found, Victims
 
@@ -59,6 +60,22 @@ class PlainQueue:
     def try_next(self, turn: Turn) -> None:
         del turn.group.ask.choices[0]
 
+    def secured(self, turn: Turn, kept: Kept) -> None:
+        turn.group.ask.kept, turn.group.ask.secures = kept, None
+
+    def freed(self, kept: Kept) -> None:
+        for ask in self._left.values():
+            ask.choices = list(ask.wanted)
+        self._had_their_turn -= {
+            id for id, ask in self._left.items() if ask.groups and self._can_start_at_all(ask)
+        }
+
+    def _can_start_at_all(self, ask: Ask) -> bool:
+        return any(self._can_start(ask, ask.asker(choice)) for choice in ask.choices)
+
+    def secures_not(self, turn: Turn) -> None:
+        turn.group.ask.choices.remove(turn.group.ask.secures)
+
     def pass_over(self, turn: Turn) -> None:
         self._had_their_turn.add(turn.request.id)
 
@@ -93,6 +110,7 @@ class PlainQueue:
             if not able:
                 return None
             ask.stuck = min(able, key=lambda choice: ask.in_the_end(choice).class_)
+        ask.secures = self._surer_than_the_first(ask)
         asker = ask.asker(ask.standing) if ask.choices else ask.in_the_end(ask.standing)
         head, line = ask.groups[0].head, _Line(asker.holding, asker.class_)
         score = self._snapshot.points(head, asker.holding, self._snapshot.ageing(head)).score
@@ -106,6 +124,16 @@ class PlainQueue:
         )
         return key, Turn(ask.groups[0], line, is_stuck=not ask.choices)
 
+    def _surer_than_the_first(self, ask: Ask) -> tuple[Holding, int] | None:
+        if not ask.choices or ask.kept is not None:
+            return None
+        first = ask.asker(ask.choices[0]).class_
+        for choice in ask.choices[1:] if first is Class.BORROWING else ():
+            asker = ask.asker(choice)
+            if asker.class_ < first and self._can_start(ask, asker):
+                return choice
+        return None
+
     def _can_start(self, ask: Ask, asker: Asker) -> bool:
         within = self._snapshot.within_ceilings(asker)
         return within and ask.allows(asker) and self._snapshot.place(asker) is not None
@@ -114,11 +142,12 @@ class PlainQueue:
         if ask.kept is not None or not self._snapshot.within_ceilings(asker):
             return False
         if not ask.allows(asker):
-            return self._snapshot.preemption.outranks_its_own(asker)
+            stoppable = self._snapshot.stoppable
+            return stoppable.outranks_its_own(asker) or stoppable.is_covered_soon(asker)
         may_reserve = asker.class_ is not Class.BORROWING or ask.has_waited
         return (
-            may_reserve and self._snapshot.reservations.is_open(asker.pool, asker.class_)
-        ) or self._snapshot.preemption.may_act(asker)
+            may_reserve and self._snapshot.calendar.is_open(asker.pool, asker.class_)
+        ) or self._snapshot.stoppable.may_act(asker)
 
 
 class PlainVictims:

@@ -13,6 +13,8 @@ from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.model import Account, Class, Lease, Points, Request, State
 
 GPU = 1000
+SECURED = "secured"
+"""The source of what is kept for a request in the pass: it is no source's part of the use."""
 
 
 @dataclass
@@ -37,29 +39,57 @@ class Reference:
 def decide(policy: Policy, state: State, now: float) -> Reference:
     found = Reference()
     assumed: dict[str, dict[str, int]] = {}
+    secured: dict[str, Lease] = {}
     while True:
-        moment = Moment(policy, state, now, assumed)
-        open_to = [
-            (moment.key(request, pool, gpus), request, pool, gpus)
-            for request in state.requests
-            for pool, gpus in [moment.first_that_can_start(request)]
-            if pool is not None
-        ]
+        open_to = []
+        for request in state.requests:
+            moment = Moment(policy, _beside(state, secured, request.id), now, assumed)
+            choices = moment.all_that_can_start(request)
+            if not choices:
+                continue
+            pool, gpus = choices[0]
+            first = moment.class_of(request, pool, gpus)
+            surer = [
+                (its_pool, its_gpus)
+                for its_pool, its_gpus in choices
+                if moment.class_of(request, its_pool, its_gpus) < first is Class.BORROWING
+            ]
+            secures = bool(surer) and request.id not in secured
+            if secures:
+                pool, gpus = surer[0]
+            open_to.append((moment.key(request, pool, gpus), request, pool, gpus, secures, moment))
         if not open_to:
             break
-        _, request, pool, gpus = min(open_to, key=lambda entry: entry[0])
+        _, request, pool, gpus, secures, moment = min(open_to, key=lambda entry: entry[0])
         nodes = moment.nodes_for(pool, gpus, request.gpus_per_node)
+        kept = secured.get(request.id)
+        if kept is not None and (kept.pool, kept.gpus) == (pool, gpus):
+            nodes = kept.nodes
+        if secures:
+            id_ = f"{request.id} {SECURED}"
+            secured[request.id] = Lease(
+                id_, request.team, request.tier, pool, gpus, now, nodes, source=SECURED
+            )
+            continue
+        secured.pop(request.id, None)
         class_ = moment.class_of(request, pool, gpus)
         points = moment.points(request, pool)
         found.starts.append(Started(request, pool, gpus, nodes, class_, points))
         state = _with_start(state, found.starts[-1], now)
     waiting = []
+    moment = Moment(policy, state, now, assumed)
     for request in state.requests:
         pool, reason = moment.why_it_waits(request)
         found.reasons[request.id] = reason
         waiting.append((moment.key(request, pool, request.sizes[-1]), pool))
     found.line = [(key[-1], pool) for key, pool in sorted(waiting)]
     return found
+
+
+def _beside(state: State, secured: Mapping[str, Lease], id_: str) -> State:
+    """What is kept for others while they try for more is in use for a request."""
+    kept = [lease for owner, lease in secured.items() if owner != id_]
+    return replace(state, leases=[*state.leases, *kept])
 
 
 def _with_start(state: State, start: Started, now: float) -> State:
@@ -199,11 +229,15 @@ class Moment:
         )
 
     def first_that_can_start(self, request: Request) -> tuple[str | None, int]:
-        for pool in request.pools:
-            for gpus in request.sizes:
-                if pool in self.policy.pools and self.can_start(request, pool, gpus):
-                    return pool, gpus
-        return None, 0
+        return next(iter(self.all_that_can_start(request)), (None, 0))
+
+    def all_that_can_start(self, request: Request) -> list[tuple[str, int]]:
+        return [
+            (pool, gpus)
+            for pool in request.pools
+            for gpus in request.sizes
+            if pool in self.policy.pools and self.can_start(request, pool, gpus)
+        ]
 
     def why_it_waits(self, request: Request) -> tuple[str, str]:
         gpus = request.sizes[-1]
@@ -255,7 +289,8 @@ class Moment:
     def points(self, request: Request, pool: str) -> Points:
         rules, tier = self.policy.ordering, self.policy.tiers.get(request.tier)
         starts = [request.submitted]
-        use, held = self.use(request.team, pool), 0
+        kept, held = self.use(request.team, pool, SECURED), 0
+        use = self.use(request.team, pool) - kept
         if request.source is not None:
             its = (request.team, request.source)
             starts.append(self.state.source_starts.get(its, -math.inf))
@@ -275,6 +310,7 @@ class Moment:
             share=rules.share_points * max(-1.0, min(1.0, self.owed(request.team, pool))),
             preempted=rules.preempted_points * min(3, request.preempted),
             deadline=deadline,
+            priority=rules.priority_points * max(-10, min(10, request.priority)),
             source=-rules.source_points * held / use if held else 0.0,
         )
 

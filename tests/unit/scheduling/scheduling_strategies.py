@@ -91,6 +91,7 @@ def requests(draw: st.DrawFn, id: str) -> Request:
         max_duration=draw(_maybe(st.just(3600.0))),
         source=draw(st.sampled_from(SOURCES)),
         preempted=draw(st.sampled_from([0, 0, 0, 1, 4])),
+        priority=draw(st.sampled_from([0, 0, 0, 3, -20])),
     )
 
 
@@ -152,6 +153,7 @@ def states(draw: st.DrawFn, named: bool = False) -> State:
 
 Pick = Callable[..., Any]
 PROJECTS = ("x", "y")
+SCHEDULES = ("0 * * * *", "*/30 * * * *", "0 15 * * *", "0 8 13 * *")
 SOME_TIME = (600.0, 1800.0, 3600.0, 14400.0)
 
 
@@ -260,7 +262,7 @@ def _extras(pick: Pick, pools: Mapping[str, Any], teams: Mapping[str, Any]) -> d
             largest = pick(0.5, 1, size)
             lane = {"gpus": size, "max_gpus": largest, "max_duration": pick("10m", "30m", "1h")}
             extras.setdefault("fast_lane", {})[name] = lane
-    if pick(0, 0, 0, 1):
+    for _ in range(pick(0, 0, 0, 1, 2)):
         team = pick(*teams)
         grant = {
             **_held(pick, pools, team),
@@ -268,9 +270,13 @@ def _extras(pick: Pick, pools: Mapping[str, Any], teams: Mapping[str, Any]) -> d
             "approved_by": "ann",
             "reason": "a deadline",
         }
-        extras["grants"] = [grant]
-    if pick(0, 0, 0, 1):
-        extras["windows"] = [_held(pick, pools, pick(*teams))]
+        extras.setdefault("grants", []).append(grant)
+    for _ in range(pick(0, 0, 0, 1, 2, 3)):
+        window = _held(pick, pools, pick(*teams))
+        if pick(0, 0, 1):
+            window = {key: window[key] for key in ("team", "pool", "gpus")}
+            window |= {"cron": pick(*SCHEDULES), "duration": pick("20m", "2h")}
+        extras.setdefault("windows", []).append(window)
     return extras
 
 
@@ -292,7 +298,14 @@ def _asking(
 ) -> Request:
     """One request of some of the policy's teams. ``bounded``: with an end; ``whole``: of whole GPUs."""
     team = pick(*teams or policy.teams)
-    size = pick(*([] if whole else [500, 300]), *[1000] * 4, *[2000] * 3, 3000, 4000, 6000)
+    size = pick(
+        *([] if whole else [500, pick(100, 300, 600, 700, 900, 1500)]),
+        *[1000] * 4,
+        *[2000] * 3,
+        3000,
+        4000,
+        6000,
+    )
     pools = pick(*((pool,) for pool in policy.pools), tuple(policy.pools))
     odd = pick(*[False] * 4, True)
     return Request(
@@ -321,7 +334,8 @@ def _running(
     asked = _asking(pick, policy, id, bounded, whole, teams=(*others, *[last] * 3))
     pool, since = asked.pools[0], pick(0, 300, 600, 3600, 4000, 7200, 20000)
     books = Books(policy, replace(state, cordoned={}), NOW)
-    if asked.max_duration is not None:
+    if asked.max_duration is not None and (bounded or pick(*[0] * 7, 1) == 0):
+        # Now and then one goes on past its bound.
         since = min(since, asked.max_duration - 60)
     gpus = min(asked.gpus, pick(1000, 1000, 2000, *books.sizes(pool).values()))
     with_room = [node for node in books.sizes(pool) if books.fit_on(pool, node, [gpus])]

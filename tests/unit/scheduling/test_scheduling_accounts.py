@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduling_builder import NOW, holds, policy
 
-from dagster_gpufair.scheduling.coverage import borrowed_part
+from dagster_gpufair.scheduling.accounts.coverage import borrowed_part
 
 RULES = policy({"t4": 16, "h100": 8}, {"a": {"quota": {"t4": 4}}, "b": {"quota": {"t4": 4}}})
 

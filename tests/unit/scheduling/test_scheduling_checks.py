@@ -34,7 +34,7 @@ from dagster_gpufair.scheduling.model import (
     Waiting,
 )
 
-NO_POINTS = Points(0, 0, 0, 0, 0, 0)
+NO_POINTS = Points(0, 0, 0, 0, 0, 0, 0)
 TEAMS = {"red": {"quota": {"t4": 2}}, "blue": {"quota": {"t4": 2}}}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduling_builder import NOW, ask, decide, holds, policy, state
 
-from dagster_gpufair.scheduling.explain import compare, explain
+from dagster_gpufair.scheduling.explaining.comparison import compare, explain
 from dagster_gpufair.scheduling.order import Standing
 
 RULES = policy({"h100": 16}, {"nlp": {"quota": {"h100": 8}}, "vision": {"quota": {"h100": 4}}})
@@ -33,7 +33,8 @@ def test_rows_stand_in_the_order_people_read_them():
     first, second = ask("q1", "nlp", "h100", 1), ask("q2", "nlp", "h100", 1)
     result = explain(RULES, state([first, second]), NOW, "h100", first, second)
     assert [row.name for row in result.rows] == [
-        "class", "saturation", "tier", "wait", "share", "preempted", "deadline", "source", "sum",
+        "class", "saturation", "tier", "wait", "share", "preempted", "deadline",
+        "priority", "source", "sum",
         "submitted", "id",
     ]  # fmt: skip
     assert (result.decided_by, result.comes_first) == ("id", "q1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduling_builder import NOW, ask, holds, policy, seconds, state
 
-from dagster_gpufair.scheduling.forecast import forecast
+from dagster_gpufair.scheduling.explaining.forecast import forecast
 
 RULES = policy({"t4": 4}, {"a": {"quota": {"t4": 4}}})
 

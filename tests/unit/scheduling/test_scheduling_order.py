@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from scheduling_builder import ask, decide, holds, policy
 
+from dagster_gpufair.scheduling.explaining.places import places
 from dagster_gpufair.scheduling.model import Class
-from dagster_gpufair.scheduling.places import places
 
 ONE_TEAM = {
     "a": {"quota": {"t4": 4}, "tiers": ["critical", "milestone", "standard", "exploratory"]}

@@ -12,11 +12,11 @@ from scheduling_reference import Moment
 from scheduling_strategies import NOW, policies, states
 
 from dagster_gpufair.policy.models import Backfill, Policy
-from dagster_gpufair.scheduling.forecast import forecast
+from dagster_gpufair.scheduling.explaining.forecast import forecast
+from dagster_gpufair.scheduling.explaining.places import places
+from dagster_gpufair.scheduling.explaining.refusal import why_never
 from dagster_gpufair.scheduling.model import Class, State
-from dagster_gpufair.scheduling.places import places
 from dagster_gpufair.scheduling.plan import plan
-from dagster_gpufair.scheduling.refusal import why_never
 
 rules_and_states = given(policies(), states())
 rules_and_named_states = given(policies(), states(named=True))

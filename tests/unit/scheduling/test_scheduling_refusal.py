@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scheduling_builder import ask, policy
 
-from dagster_gpufair.scheduling.refusal import why_invalid, why_never
+from dagster_gpufair.scheduling.explaining.refusal import why_invalid, why_never
 
 POOLS = {"h100": {"h1": 8, "h2": 8}, "t4": 16}
 TEAMS = {

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from scheduling_builder import NOW, ask, decide, holds, policy, seconds, state
 
+from dagster_gpufair.scheduling.explaining.remedies import what_would_help
 from dagster_gpufair.scheduling.model import Plan, Request
 from dagster_gpufair.scheduling.plan import plan
-from dagster_gpufair.scheduling.remedies import what_would_help
 
 POOLS = {"h100": {"h1": 8, "h2": 8}, "t4": 4}
 TEAMS = {
@@ -172,4 +172,25 @@ def test_what_starts_first_has_taken_its_part_of_a_ceiling():
     later = ask("q0", "nlp", "t4", 1, waited="0s", cpus=20.0)
     running = [holds("r1", "nlp", "t4", 1, cpus=34.0)]
     found = changes(LIMITED, ask("q2", "nlp", "t4", 1, cpus=40.0), [later], running)
-    assert found["cpus"].value == 30, "it comes before the other"
+    assert found["cpus"].value == 10, "launched again, it has not waited, and comes after the other"
+
+
+def test_only_what_a_run_may_ask_for_is_proposed():
+    """Whole GPUs for what asks for whole ones, and with a split what it divides."""
+    part = [holds("r1", "vision", "t4", 0.3)]
+    found = changes(policy(POOLS, TEAMS), ask("q", "nlp", "t4", 4), running=part)
+    assert found["gpus"].value == 3000, "not 3.7"
+    busy = [holds("r1", "nlp", "h100", 7, on="h1"), holds("r2", "nlp", "h100", 3, on="h2")]
+    split = ask("q", "nlp", "h100", 12, per_node=4)
+    found = changes(policy(POOLS, TEAMS), split, running=busy)
+    assert found["gpus"].value == 4000, "not 5"
+
+
+def test_a_change_holds_when_the_run_is_launched_again():
+    """Its waiting points are gone then: what another has waited for is no help."""
+    rules = policy({"t4": 4}, {"nlp": {"quota": {"t4": 4}}})
+    running = [holds("r1", "nlp", "t4", 2)]
+    better, other = ask("q", "nlp", "t4", 4, waited="5h"), ask("o", "nlp", "t4", 2, waited="1m")
+    blocked = {"o": ("run_limit", "Dagster's own limit")}
+    assert "gpus" in changes(rules, better, [other], running, blocked=blocked)
+    assert "gpus" not in changes(rules, better, [other], running)

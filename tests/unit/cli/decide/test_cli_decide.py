@@ -298,7 +298,7 @@ def test_who_has_to_leave_and_what_is_reserved(
 ) -> None:
     lease = "{id: r1, team: blue, tier: standard, pool: t4, gpus: 4, started: -2h}"
     (here / "held.yaml").write_text(CASE.replace("queued:", f"running: [{lease}]\nqueued:"))
-    points = Points(2000.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    points = Points(2000.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
     def plan(policy: Policy, state: State, now: float) -> Plan:
         q1, q2 = state.requests

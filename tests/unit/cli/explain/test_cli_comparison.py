@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from dagster_gpufair.cli.explain.comparison import comparison_json, side_by_side
-from dagster_gpufair.scheduling.explain import Comparison, compare
+from dagster_gpufair.scheduling.explaining.comparison import Comparison, compare
 from dagster_gpufair.scheduling.model import Class, Points
 from dagster_gpufair.scheduling.order import Standing
 
@@ -21,7 +21,7 @@ def standing(
     wait: float = 0.0,
     submitted: float = 0.0,
 ) -> Standing:
-    return Standing(class_, saturation, Points(2000, wait, 0, 0, 0, 0), submitted, id_)
+    return Standing(class_, saturation, Points(2000, wait, 0, 0, 0, 0, 0), submitted, id_)
 
 
 def said(comparison: Comparison) -> dict[str, list[str]]:

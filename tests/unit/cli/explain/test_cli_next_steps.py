@@ -10,9 +10,9 @@ import pytest
 from dagster_gpufair.cli.explain.next_steps import next_step
 from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.policy.quantities import parse_moment
-from dagster_gpufair.scheduling.case_format import REASONS
+from dagster_gpufair.scheduling.cases.case_file import REASONS
+from dagster_gpufair.scheduling.explaining.remedies import Remedy
 from dagster_gpufair.scheduling.model import Request
-from dagster_gpufair.scheduling.remedies import Remedy
 
 DOCS = Path(__file__).parents[4] / "docs" / "waiting.md"
 POOLS = parse_policy("""

@@ -1,0 +1,1 @@
+"""Why something waits, and what would help."""

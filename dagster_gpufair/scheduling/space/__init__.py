@@ -1,0 +1,1 @@
+"""What is free in a pool, on its nodes and cards."""

@@ -1,0 +1,1 @@
+"""Why what is left waits."""
