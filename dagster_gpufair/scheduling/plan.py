@@ -71,11 +71,11 @@ class _Pass:
         grew. But reservations are made at their turn, and might be others by now.
         """
         snapshot = self._snapshot
-        return bool(snapshot.calendar or snapshot.stoppable.stops_work or self._claims)
+        return bool(snapshot.calendar.reservations or snapshot.stoppable.stops_work or self._claims)
 
     def begin_again(self) -> None:
         """Those who wait have their turns once more, and reserve anew, or ask a person anew."""
-        self._snapshot.calendar.clear()
+        self._snapshot.calendar.begin_again()
         for proposal in self._proposals:
             self._snapshot.promises.take_back(proposal)
         self._proposals.clear()
@@ -90,7 +90,7 @@ class _Pass:
             waiting=(),
             preemptions=[*self._preemptions, *self._proposals],
             reservations=[
-                *snapshot.calendar.reservations(),
+                *snapshot.calendar.reservations.all(),
                 *self._claims.all(),
             ],
             withdrawn=sorted(snapshot.promises.withdrawn),

@@ -61,7 +61,7 @@ class Snapshot(Present):
 
     def may_make_room_in(self, pool: str) -> bool:
         """Whether anything could still be reserved in the pool, or stopped for somebody."""
-        return self.calendar.has_place(pool) or self.stoppable.may_stop_in(pool)
+        return self.calendar.reservations.has_place(pool) or self.stoppable.may_stop_in(pool)
 
     def windows_ahead(self, pool: str) -> Sequence[Upcoming]:
         """The next occurrence of each window of a pool, earliest first."""

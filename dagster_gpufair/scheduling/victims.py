@@ -79,7 +79,9 @@ class Victims:
             return None
         found = self._search(asker)
         if found is None:
-            matters = self._keeps_by_length(asker.pool) or bool(snapshot.calendar.others(asker))
+            matters = self._keeps_by_length(asker.pool) or bool(
+                snapshot.calendar.reservations.others(asker)
+            )
             self._found[key] = known.and_also(False, length, matters)
         return found
 
@@ -125,7 +127,7 @@ class Victims:
         self, answers: dict[tuple[object, ...], _Known], key: tuple[object, ...], asker: Asker
     ) -> _Known:
         snapshot, pool = self._snapshot, asker.pool
-        moment = (snapshot.running.version(pool), snapshot.calendar.version(pool))
+        moment = (snapshot.running.version(pool), snapshot.calendar.reservations.version(pool))
         known = answers.get(key)
         return _Known(moment) if known is None or known.moment != moment else known
 
@@ -272,7 +274,7 @@ class _Attempt:
             return None
         calendar = self._snapshot.calendar
         beginnings = {
-            each: calendar.keeping(each, future) if each.keeps_what_is_free else then
+            each: calendar.reservations.keeping(each, future) if each.keeps_what_is_free else then
             for each, then in self._beginnings.items()
         }
         return calendar.place_then(asker, self._begins, future, beginnings)

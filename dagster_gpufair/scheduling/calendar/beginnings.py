@@ -106,3 +106,9 @@ class Beginning:
         if self.nodes is None or node not in self.nodes:
             return True
         return (self.then if then is None else then).room.nodes.fits(node, gpus)
+
+
+def owner_of(beginning: Beginning) -> Asker:
+    """Who it is kept for, where that is a request."""
+    assert beginning.owner is not None
+    return beginning.owner

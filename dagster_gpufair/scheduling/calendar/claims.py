@@ -100,7 +100,7 @@ class Claims:
         """Whether nothing keeps it from starting but its account's quota and space."""
         if self._present.ceilings.exceeded(asker.request, asker.pool, asker.gpus) is not None:
             return False
-        return self._calendar.placement_in_the_end(asker, for_its_quota=True) is not None
+        return self._calendar.in_the_end.placement(asker, for_its_quota=True) is not None
 
     def _is_earlier_elsewhere(self, asker: Asker, waiter: Waiter, at: float | None) -> bool:
         """Whether the same request could start earlier in another pool, or as early in one it likes more."""

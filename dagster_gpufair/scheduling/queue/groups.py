@@ -313,10 +313,10 @@ class Groups:
     def _changes(self, request: Request) -> list[float]:
         """The submissions from which on requests like this one belong to another group."""
         _, since = self._snapshot.source_of(request)
-        began = [nextafter(lease.started, inf) for lease in self._before(request)]
+        began = [nextafter(lease.started, inf) for lease in self._smaller_runs(request)]
         return sorted([nextafter(self._long_ago, inf), since, *began])
 
-    def _before(self, request: Request) -> list[Lease]:
+    def _smaller_runs(self, request: Request) -> list[Lease]:
         """The bounded runs of its accounts which may have slipped in before it."""
         if request.gpus <= ONE_GPU:
             return []
@@ -330,11 +330,13 @@ class Groups:
             if lease.max_duration is not None and lease.gpus < request.gpus
         ]
 
-    def _slipped_in(self, request: Request) -> tuple[str, ...]:
+    def _began_before(self, request: Request) -> tuple[str, ...]:
         """Those of them that did."""
         return tuple(
             sorted(
-                lease.id for lease in self._before(request) if lease.started >= request.submitted
+                lease.id
+                for lease in self._smaller_runs(request)
+                if lease.started >= request.submitted
             )
         )
 
@@ -345,7 +347,7 @@ class Groups:
             source = None
         promised = None if request.promised is None else request.id
         has_waited = request.submitted <= self._long_ago
-        slipped = self._slipped_in(request)
+        slipped = self._began_before(request)
         likeness = (_alike(request), blocked, has_waited, slipped, promised)
         group = self._groups.get((source, likeness))
         return self._new(self._ask(request, likeness), source, likeness) if group is None else group

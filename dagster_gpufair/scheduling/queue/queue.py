@@ -298,7 +298,7 @@ class Queue:
             return False
         may_reserve = (
             asker.class_ is not Class.BORROWING or ask.has_waited
-        ) and snapshot.calendar.is_open(asker.pool, asker.class_)
+        ) and snapshot.calendar.reservations.is_open(asker.pool, asker.class_)
         if not may_reserve and not snapshot.stoppable.may_act(asker):
             return False
         if not snapshot.within_ceilings(asker):

@@ -146,7 +146,7 @@ class Reasons:
         if self._snapshot.fits_but_for_what_is_kept(request, holding, gpus):
             return "lower_priority"
         asker = self._snapshot.asker(request, holding, gpus)
-        if asker is not None and self._snapshot.calendar.never_leaves(asker):
+        if asker is not None and self._snapshot.calendar.in_the_end.never_leaves(asker):
             return "lower_priority"
         if self._fits_uncordoned(request, holding, gpus):
             return "maintenance"

@@ -146,7 +146,7 @@ class PlainQueue:
             return stoppable.outranks_its_own(asker) or stoppable.is_covered_soon(asker)
         may_reserve = asker.class_ is not Class.BORROWING or ask.has_waited
         return (
-            may_reserve and self._snapshot.calendar.is_open(asker.pool, asker.class_)
+            may_reserve and self._snapshot.calendar.reservations.is_open(asker.pool, asker.class_)
         ) or self._snapshot.stoppable.may_act(asker)
 
 
