@@ -22,7 +22,7 @@ from dagster_gpufair.scheduling.calendar.in_the_end import InTheEnd
 from dagster_gpufair.scheduling.calendar.kept import Kept
 from dagster_gpufair.scheduling.calendar.promises import Promises
 from dagster_gpufair.scheduling.calendar.reservations import Reservations
-from dagster_gpufair.scheduling.calendar.then import Then
+from dagster_gpufair.scheduling.calendar.then import Then, staying
 from dagster_gpufair.scheduling.model import Class, Lease, Request, Reservation
 from dagster_gpufair.scheduling.present import Present
 from dagster_gpufair.scheduling.stoppable import Stoppable
@@ -82,20 +82,31 @@ class Calendar:
             if lease.notice_for == kept.request.id
         ]
 
-        def without(then: Then, staying: Iterable[Lease] = ()) -> Then:
+        def without(then: Then, stay: Iterable[Lease] = ()) -> Then:
             other = then.copy()
-            for lease in staying:
+            for lease in stay:
                 other.stay(lease)
             other.fulfil(kept)
             return other
 
-        # What is reserved, or promised to others, may stop them as well.
         beginnings = {
-            each: without(each.then, victims if each.owner is None else ())
+            each: without(each.then, self._staying_for(each, victims))
             for each in self.beginnings(asker, now)
         }
         then, at_last = self.as_now(asker.pool), self._promises.at_last(asker.pool)
         return self.place_then(asker, now, without(then, victims), beginnings, without(at_last))
+
+    def _staying_for(self, beginning: Beginning, victims: Iterable[Lease]) -> list[Lease]:
+        """Of those who stay after all, the ones that whoever begins could not have stopped instead."""
+        owner = beginning.owner
+        if owner is None:
+            return list(victims)
+        by = max(beginning.at or 0.0, self._present.now + self._present.grace)
+        return [
+            lease
+            for lease in victims
+            if (ends := self._stoppable.gone_by(owner, staying(lease))) is None or ends > by
+        ]
 
     def place_then(
         self,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from dagster_gpufair.scheduling.accounts.asker import Asker
 from dagster_gpufair.scheduling.accounts.holding import Holding
 from dagster_gpufair.scheduling.calendar.kept import Kept
-from dagster_gpufair.scheduling.calendar.then import Then
+from dagster_gpufair.scheduling.calendar.then import Then, staying
 from dagster_gpufair.scheduling.model import Lease, Preemption, Request, Victim
 from dagster_gpufair.scheduling.present import Present
 
@@ -229,14 +229,14 @@ class Promises:
         ]
         for lease in sorted(leaving, key=lambda lease: (lease.started, lease.id)):
             room = self._present.room(lease.pool)
-            staying = replace(lease, notice_until=None, notice_for=None)
-            if not room.could_spare(lease, staying):
+            spared = staying(lease)
+            if not room.could_spare(lease, spared):
                 continue
             came_true = self.surely_leave(lease.pool) >= 0
-            room.notify(lease, staying)
-            running.put(staying)
+            room.notify(lease, spared)
+            running.put(spared)
             if came_true and self.surely_leave(lease.pool) < 0:
-                room.notify(staying, lease)
+                room.notify(spared, lease)
                 running.put(lease)
             else:
                 self.spared.add(lease.id)

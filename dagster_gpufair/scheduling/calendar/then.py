@@ -64,12 +64,12 @@ class Then:
 
     def stay(self, lease: Lease) -> None:
         """One that was to leave is there after all."""
-        staying = replace(lease, notice_until=None, notice_for=None)
+        after = staying(lease)
         if self.room.has(lease):
-            self.room.notify(lease, staying)
-        elif staying.ends is None:
+            self.room.notify(lease, after)
+        elif after.ends is None:
             self.go_on(lease)
-            self.room.notify(lease, staying)
+            self.room.notify(lease, after)
 
     def begin(self, asker: Asker, begins: float, nodes: Mapping[str, int]) -> None:
         """A request starts now on these nodes, and is still there then."""
@@ -189,3 +189,8 @@ class Then:
         self._gone_for[kept.request.id] = now_gone
         before, after = kept.adds_without(*gone), kept.adds_without(*now_gone)
         self.balance.release(kept.holding, before[0] - after[0], before[1] - after[1])
+
+
+def staying(lease: Lease) -> Lease:
+    """A lease that was given notice, and need not leave after all."""
+    return replace(lease, notice_until=None, notice_for=None)
