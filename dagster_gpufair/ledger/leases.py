@@ -121,6 +121,8 @@ class LeaseRecord:
             notice_until=self.notice_until,
             notice_for=self.notice_for,
             term_from=self.term_from,
+            # Its run is over, and nobody knows when its processes are.
+            overdue=self.state == "ending",
         )
 
 

@@ -133,6 +133,9 @@ class Moment:
     def _began(self, event: Event) -> None:
         self._change(event, began=event.data["began"])
 
+    def _lingers(self, event: Event) -> None:
+        self._change(event, overdue=True)
+
     def _noticed(self, event: Event) -> None:
         self._change(event, notice_until=event.data["until"], notice_for=event.data["for"])
 
@@ -217,6 +220,7 @@ _HAPPENED: Mapping[str, Callable[[Moment, Event], None]] = {
     "ungated": Moment._granted,
     "started": Moment._began,
     "notice": Moment._noticed,
+    "lingering": Moment._lingers,
     "spared": Moment._spared,
     "renewed": Moment._renewed,
     "released": Moment._released,

@@ -70,6 +70,7 @@ def holders_json(moment: Moment, leases: Sequence[LeaseRecord]) -> list[dict[str
             "at_the_latest": iso(ends.latest),
             "covered": moment.is_covered(lease),
             "ungated": lease.ungated,
+            "lingering": lease.state == "ending",
         }
         for lease in leases
         for ends in [ends_of(moment, lease)]
@@ -90,6 +91,13 @@ def ends_of(moment: Moment, lease: LeaseRecord) -> Expected:
     return Expected.of(latest, moment.usual_ends.get(lease.request_id))
 
 
+def ends_words(moment: Moment, lease: LeaseRecord) -> str:
+    """When a lease ends; that its run is over, where only its processes hold the GPUs."""
+    if lease.state == "ending":
+        return "run is over"
+    return ends_of(moment, lease).words(moment.now)
+
+
 def _row(moment: Moment, lease: LeaseRecord) -> Sequence[str]:
     how = "" if moment.is_covered(lease) else "borrowed"
     return (
@@ -98,6 +106,6 @@ def _row(moment: Moment, lease: LeaseRecord) -> Sequence[str]:
         plain(lease.tier),
         format_gpus(lease.gpus),
         age(moment.now - lease.started_at),
-        ends_of(moment, lease).words(moment.now),
+        ends_words(moment, lease),
         "without a grant" if lease.ungated else how,
     )

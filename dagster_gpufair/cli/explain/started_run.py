@@ -59,7 +59,7 @@ def story_of_start(
             "gpus": gpus(lease.gpus),
             "nodes": {node: gpus(part) for node, part in lease.nodes.items()},
             "since": iso(lease.started_at),
-            "until": iso(_bound(lease)),
+            "until": iso(lease.to_lease().ends),
             "released": iso(lease.released_at),
             "ended_as": lease.release_reason,
             "class": lease.class_.label if lease.class_ is not None else None,
@@ -108,10 +108,6 @@ def _compared(
     return None if waited is None else compared_before(judged, lease, waited, best)
 
 
-def _bound(lease: LeaseRecord) -> float | None:
-    return None if lease.max_duration is None else lease.started_at + lease.max_duration
-
-
 def _holds(lease: LeaseRecord, now: float) -> str:
     where = f" on {', '.join(plain(node) for node in sorted(lease.nodes))}" if lease.nodes else ""
     what = f"{format_gpus(lease.gpus)} {plain(lease.pool)}{where}"
@@ -119,7 +115,12 @@ def _holds(lease: LeaseRecord, now: float) -> str:
     if lease.released_at is not None:
         return f"It held {what} {_held(lease.started_at, lease.released_at, now)}: {_ended(lease)}."
     verb = "It uses" if lease.ungated else "It holds"
-    bound = _bound(lease)
+    if lease.state == "ending":
+        return (
+            f"{verb} {what} since {since} ({age(now - lease.started_at)}), though the run is over: processes "
+            "of it are still there. The GPUs are free when these have ended."
+        )
+    bound = lease.to_lease(now).ends
     until = "until it ends" if bound is None else f"until {clock(bound, now)} at the latest"
     return f"{verb} {what} since {since} ({age(now - lease.started_at)}), {until}."
 

@@ -28,7 +28,7 @@ _EVERY = 3.0
 @click.option(
     "--mine",
     is_flag=True,
-    help="Only runs that you launched, and those of your backfills: your name is in their tag `user` "
+    help="Only runs that you launched, and those of your backfills: set the tag `user` to your name on them "
     "[your name: GPUFAIR_USER, else the user of this machine].",
 )
 @click.option(

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from dagster_gpufair.cli.explain.gpu_holders import ends_of, holders_json
+from dagster_gpufair.cli.explain.gpu_holders import ends_words, holders_json
 from dagster_gpufair.cli.moment.current import Moment, Waiter
 from dagster_gpufair.cli.moment.header_json import header_json
 from dagster_gpufair.cli.moment.launched_by import launched_by
@@ -183,7 +183,7 @@ class Shown:
             ", ".join(plain(node) for node in sorted(lease.nodes)),
             age(moment.now - lease.started_at),
             launched_by(record).words(),
-            ends_of(moment, lease).words(moment.now),
+            Text(ends_words(moment, lease), style="yellow" if lease.state == "ending" else ""),
             Text("without a grant", style="yellow") if lease.ungated else how,
         )
 

@@ -143,6 +143,7 @@ def test_the_waiting_for_programs(queue: Filling, gpufair: Gpufair) -> None:
         "tier": "standard",
         "pool": "h100",
         "gpus": 8,
+        "lingering": False,
         "since": said["holding"][1]["since"],
         "about": None,
         "at_the_latest": None,

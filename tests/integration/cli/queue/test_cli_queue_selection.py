@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -148,3 +149,24 @@ def test_watched_in_a_terminal_it_is_redrawn_until_ctrl_c(busy: Filling) -> None
 
 def test_watching_prints_no_json(busy: Filling, gpufair: Gpufair) -> None:
     assert "--watch and --json" in gpufair("queue", "--watch", "--json", code=2).stderr
+
+
+def test_what_is_over_and_still_there_is_told(
+    busy: Filling, gpufair: Gpufair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bound means nothing any more: only its processes hold the GPUs, and nobody knows for how long."""
+    with busy.ledger.writing() as session:
+        (lease,) = leases.of_run(session, run_id(1))
+        lifecycle.linger(session, lease.id, lease.started_at + 60, "its step is there", time.time())
+    row = next(
+        line
+        for line in gpufair("queue", "--all").stdout.splitlines()
+        if line.startswith("00000001")
+    )
+    assert "run is over" in row
+    said = gpufair("explain", run_id(1)).stdout
+    assert "though the run is over: processes of it are still there" in " ".join(said.split())
+    running = json.loads(gpufair("queue", "--json").stdout)["running"]
+    assert [(one["run"], one["lingering"], one["at_the_latest"]) for one in running][:1] == [
+        (run_id(1), True, None)
+    ]
