@@ -9,7 +9,7 @@ ended while nobody looked holds its GPUs until the pass that saw it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from pydantic import ValidationError
@@ -20,13 +20,14 @@ from dagster_gpufair.ledger.entitlements import NOTHING, Entitlements, Known
 from dagster_gpufair.ledger.events import Event, EventKind
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.policies import PolicyVersion
+from dagster_gpufair.ledger.state import where_it_counts
 from dagster_gpufair.policy.cron import cron_trouble
 from dagster_gpufair.policy.models import Policy, Pool
 from dagster_gpufair.policy.problems import PolicyError
 from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
 from dagster_gpufair.policy.yaml_text import read_yaml
 from dagster_gpufair.scheduling.accounts.holding import rights_of
-from dagster_gpufair.scheduling.model import Account, Class
+from dagster_gpufair.scheduling.model import Account, Class, Lease
 
 _CORDONS: tuple[EventKind, ...] = ("cordoned", "uncordoned")
 _ENDS: tuple[EventKind, ...] = ("recalled", "preempted", "released")
@@ -57,18 +58,27 @@ def ungated_use(session: Session) -> list[str]:
 
 
 class _Held:
-    """The GPUs in granted leases at one moment."""
+    """The GPUs in granted leases at one moment, in the pools that have their nodes by a policy."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy | None = None, leases: Iterable[LeaseRecord] = ()) -> None:
+        self._policy = policy
         self.by_node: Counter[tuple[str, str]] = Counter()
         """By pool and node."""
         self.by_project: defaultdict[str, Counter[tuple[str, str | None]]] = defaultdict(Counter)
         """For each pool, by team and project."""
         self._by_pool: Counter[str] = Counter()
         self._on_no_node: Counter[str] = Counter()
+        for lease in leases:
+            self.count(lease, 1)
 
-    def count(self, lease: LeaseRecord, sign: int) -> None:
+    def count(self, record: LeaseRecord, sign: int) -> None:
         """Add a lease that starts (1), or take one off that ends (-1)."""
+        lease = record.to_lease()
+        parts = [lease] if self._policy is None else where_it_counts(self._policy, lease)
+        for part in parts:
+            self._count(part, sign)
+
+    def _count(self, lease: Lease, sign: int) -> None:
         gpus = sign * lease.gpus
         self.by_project[lease.pool][lease.team, lease.project] += gpus
         self._by_pool[lease.pool] += gpus
@@ -98,6 +108,7 @@ def _broken_rules(
 ) -> Iterator[str]:
     read = {version.version: _policy(version) for version in versions}
     held, known = _Held(), Known()
+    counted_by: int | None = None
     open_: dict[str, LeaseRecord] = {}
     away: defaultdict[str | None, frozenset[str]] = defaultdict(frozenset)
     for event in happened:
@@ -114,6 +125,10 @@ def _broken_rules(
             held.count(lease, -1)
             open_.pop(lease.request_id, None)
             continue
+        decided_by = lease.policy_version or _in_force(versions, lease.started_at)
+        if decided_by != counted_by:
+            counted_by = decided_by
+            held = _Held(read.get(decided_by or 0), open_.values())
         held.count(lease, 1)
         first = open_.setdefault(lease.request_id, lease)
         if first is not lease:
@@ -121,7 +136,6 @@ def _broken_rules(
                 f"request {lease.request_id} has two leases at once: {first.id} and {lease.id}, "
                 f"from {_clock(lease.started_at)}"
             )
-        decided_by = lease.policy_version or _in_force(versions, lease.started_at)
         if decided_by not in read:
             broken = ["no policy was in force"]
         else:

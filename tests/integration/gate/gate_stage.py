@@ -316,7 +316,8 @@ class Stage:
         twice = [run_id for run_id, times in Counter(self.launched).items() if times > 1]
         assert twice == []
         assert self.holders() <= self.unfinished().keys()
-        assert self.violations() == []
+        violations = self.violations()
+        assert not violations, violations
 
 
 _offset = threading.local()
