@@ -31,6 +31,10 @@ class Balance:
         self.key, self._total = key, None
         self._is_as_now = key == self._accounts.in_force(self._pool)
 
+    def changed(self) -> None:
+        """What accounts have now is other than it was."""
+        self._total = None
+
     def release(self, holding: Holding, gpus: int, of_team: int) -> None:
         """An account has so much less, and its team, where that is another."""
         self._total = None

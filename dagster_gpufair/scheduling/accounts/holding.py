@@ -194,14 +194,3 @@ class Holding:
         self.promised += gpus
         if self.whole is not None:
             self.whole.promised += of_team
-
-
-Released = dict[Holding, int]
-"""What accounts, and teams as one, have less than now."""
-
-
-def release(released: Released, holding: Holding, gpus: int, of_team: int) -> None:
-    """An account has so much less, and its team, where that is another."""
-    released[holding] = released.get(holding, 0) + gpus
-    if holding.whole is not None:
-        released[holding.whole] = released.get(holding.whole, 0) + of_team

@@ -58,6 +58,7 @@ class Beginning:
     def changed(self) -> None:
         """Something has begun or ended in the pool as it is then."""
         self._left = None
+        self.then.balance.changed()
 
     def leaves(self, asker: Asker, rank: Rank | None, then: Then | None = None) -> bool:
         """Whether it leaves enough to an asker, wherever that is.

@@ -6,8 +6,6 @@ beside what those who leave for them have of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dagster_gpufair.policy.models import FastLane
 from dagster_gpufair.scheduling.model import Lease
 
@@ -47,13 +45,6 @@ class Lane:
             max(0, gpus - self._leaving.get(owner, 0)) for owner, gpus in self._promised.items()
         )
         return max(0, self.rule.gpus - self._held - promised)
-
-    def left_without(self, gone: Iterable[Lease]) -> int:
-        """What is free in it once these leases have ended."""
-        if self.rule is None:
-            return 0
-        ended = sum(lease.gpus for lease in gone if self.is_for(lease.gpus, lease.max_duration))
-        return max(0, self.rule.gpus - self._held + ended - sum(self._promised.values()))
 
     def hold(self, lease: Lease) -> None:
         """A lease runs."""

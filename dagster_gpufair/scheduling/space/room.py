@@ -200,13 +200,6 @@ class Room:
             for node, part in nodes.items()
         )
 
-    def free_at_last(self) -> int:
-        """What is not promised once all that is under notice has left."""
-        keeping = self._keeping
-        return self.idle + sum(
-            keeping.leaving(node) - keeping.promised(node) for node in keeping.nodes()
-        )
-
     def free_but_for(self, owner: str, nodes: Mapping[str, int]) -> int:
         """What would be free were these GPUs not promised to a request."""
         keeping = self._keeping
@@ -238,11 +231,6 @@ class Room:
     def lane_left(self) -> int:
         """What is free in the fast lane."""
         return self._lane.left
-
-    @property
-    def lane_left_at_last(self) -> int:
-        """What will be once all that leaves has left."""
-        return self._lane.left_without(self.leaving.values())
 
     def surely_fits(self, kept_nodes: Set[str]) -> int:
         """A size that fits on one node that is not kept, like any smaller one that is whole."""
