@@ -7,7 +7,7 @@ from datetime import datetime
 
 from dagster_gpufair.policy.access import Access
 from dagster_gpufair.policy.models import Policy, Project, Team
-from dagster_gpufair.policy.quantities import ONE_GPU, format_duration, format_gpus, format_moment
+from dagster_gpufair.policy.quantities import ONE_GPU, duration_in_words, format_gpus, format_moment
 
 
 def sentences(policy: Policy) -> list[str]:
@@ -34,11 +34,8 @@ def _pools(policy: Policy) -> Iterator[str]:
     for name, pool in policy.pools.items():
         quotas = sum(team.quota.get(name, 0) for team in policy.teams.values())
         where = f" on {_count(len(pool.nodes), 'node')}" if pool.nodes else ""
-        rest = format_gpus(pool.capacity - quotas)
-        shared = (
-            "all in quotas" if rest == "0" else f"{format_gpus(quotas)} in quotas, {rest} in none"
-        )
-        yield f"{name} has {format_gpus(pool.capacity)} GPUs{where}: {shared}."
+        shared = "all" if quotas == pool.capacity else format_gpus(quotas) if quotas else "none"
+        yield f"{name} has {format_gpus(pool.capacity)} GPUs{where}, {shared} of them in quotas."
 
 
 def _team(policy: Policy, access: Access, name: str) -> Iterator[str]:
@@ -122,9 +119,9 @@ def _windows(policy: Policy) -> Iterator[str]:
         if window.start is not None and window.until is not None:
             time = _span(window.start, window.until)
         else:
-            lasts = format_duration(window.duration or 0)
+            lasts = duration_in_words(window.duration or 0)
             time = f"for {lasts} from each '{_one_line(window.cron or '')}' (cron, UTC) on"
-        yield f"{more} {time}, and nobody else borrows them."
+        yield f"{more} {time}, and no other team borrows them."
     if policy.windows:
         yield (
             "A run of another team that could still hold GPUs when a window begins starts only if enough "
@@ -143,7 +140,7 @@ def _idle(limit: int | None, pool: str) -> str:
 def _tiers(policy: Policy) -> Iterator[str]:
     for name, tier in sorted(policy.tiers.items(), key=lambda item: (-item[1].points, item[0])):
         within = tier.start_within
-        promise = "" if within is None else f" and should start within {format_duration(within)}"
+        promise = "" if within is None else f" and should start within {duration_in_words(within)}"
         yield f"A run of tier {name} counts {tier.points:g} points{promise}."
     urgent = [name for name, tier in policy.tiers.items() if tier.may_preempt]
     if urgent:
@@ -178,7 +175,7 @@ def _order(policy: Policy) -> str:
 
 
 def _reservations(policy: Policy) -> Iterator[str]:
-    after = format_duration(policy.backfill.reserve_after)
+    after = duration_in_words(policy.backfill.reserve_after)
     yield (
         "In each pool, GPUs are reserved for the first run within its team's quota that finds no room, "
         f"and for the first borrowing run that has waited {after}."
@@ -196,7 +193,7 @@ def _fast_lanes(policy: Policy) -> Iterator[str]:
     for pool, lane in policy.fast_lane.items():
         has = format_gpus(policy.pools[pool].capacity)
         gpus = f"{format_gpus(lane.max_gpus)} GPU{'s' if lane.max_gpus > ONE_GPU else ''}"
-        most = f"at most {gpus} and {format_duration(lane.max_duration)}"
+        most = f"at most {gpus} and {duration_in_words(lane.max_duration)}"
         yield f"{format_gpus(lane.gpus)} of {has} {pool} are a fast lane for runs of {most}."
 
 

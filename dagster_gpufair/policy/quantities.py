@@ -18,6 +18,7 @@ from dagster_gpufair.policy.problems import shown
 
 ONE_GPU = 1000
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_WORDS = {"s": "s", "m": "min", "h": "h", "d": "days"}
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.ASCII)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _WRITTEN_DURATION = r"^([0-9]+(\.[0-9]+)?[smhdwSMHDW])+$|^0$"
@@ -98,6 +99,12 @@ def format_duration(value: timedelta | float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts[:2])
+
+
+def duration_in_words(value: timedelta | float) -> str:
+    """``5 min``, ``1 h 30 min``, ``7 days``: the same for a sentence."""
+    text = re.sub(r"[dhms]", lambda unit: f" {_WORDS[unit[0]]} ", format_duration(value)).strip()
+    return re.sub(r"^1 days", "1 day", text)
 
 
 def written_duration(value: timedelta) -> str:

@@ -36,12 +36,12 @@ Blocked = tuple[Reason, str]
 
 
 class Class(IntEnum):
-    """How sure a request is of its GPUs; better classes are decided first.
+    """By what right a request asks for its GPUs; better classes are decided first.
 
-    *Urgent* is what a tier that may preempt asks for, *guaranteed* what the quota of its account
-    covers, and *borrowing* everything above it. *Shared* is in between: not its own account's quota,
-    but that of its team as a whole covers it. So it is guaranteed towards other teams, and borrowed
-    towards the other accounts of its team.
+    *Urgent* is what a tier that may preempt asks for, *guaranteed* what is within the quota of its account,
+    and *borrowing* everything above it. *Shared* is in between: over the quota of its own account, and
+    within that of its team as a whole. So it is guaranteed towards other teams, and borrowed towards the
+    other accounts of its team.
     """
 
     URGENT = 0
@@ -51,7 +51,7 @@ class Class(IntEnum):
 
     @property
     def label(self) -> str:
-        """As people read it: what the team's quota covers is guaranteed too."""
+        """As people read it: what is within the team's quota is guaranteed too."""
         return "guaranteed" if self is Class.SHARED else self.name.lower()
 
     @property
@@ -75,7 +75,7 @@ class Account(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """GPUs kept for a request while its victims leave: all of them, also those free already.
+    """GPUs reserved for a request while its victims are stopped: all of them, also those free already.
 
     ``nodes`` says where they are, and is empty in a pool without nodes.
     """
@@ -201,7 +201,7 @@ class State:
     """The moment a plan is made for: who waits, who holds what, and what is remembered.
 
     ``used`` holds decayed borrowed GPU-hours by (account, pool); ``source_starts`` the newest start
-    of each (team, source), running or not; ``cordoned`` the nodes of a pool that take nothing new.
+    of each (team, source), running or not; ``cordoned`` the nodes of a pool that accept no new runs.
     ``blocked`` holds requests that something outside this decision keeps from starting now (Dagster's
     own limits, a broken environment), with the reason and a sentence.
     """
@@ -400,7 +400,7 @@ class Waiting(NamedTuple):
     ``pool`` is where they stand in line: the first of their list in which only space is missing,
     else the first that is in the policy. ``class_``, ``saturation`` and ``points`` are of the first
     request, there, for the least it accepts; `points_of` gives the points of the others. ``blockers``
-    names who is in the way: requests, leases or accounts, as the reason has it.
+    names what keeps it waiting: requests, leases or accounts, depending on the reason.
     """
 
     requests: Sequence[Request]
@@ -433,7 +433,7 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What starts now, in order, who has to leave for whom, and why the rest waits.
+    """What starts now, in order, who is stopped for whom, and why the rest waits.
 
     Groups in ``waiting`` are in the order of their first requests; `places` says where each request
     stands. ``withdrawn`` are requests whose promise ends, and ``spared`` the leases whose notice ends with

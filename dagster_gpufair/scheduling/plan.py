@@ -1,4 +1,4 @@
-"""The decision: who starts now, who has to leave for whom, and why the rest waits."""
+"""The decision: who starts now, who is stopped for whom, and why the rest waits."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Present:
     def slipped_in(self, request: Request, holding: Holding, gpus: int) -> int:
         """GPUs of smaller runs of the account that began while the request waits, and are bounded.
 
-        They slipped in before it, and it waits for them: they do not make it less sure of its place.
+        They slipped in before it, and it waits for them: they cost it nothing of its guarantee.
         """
         if gpus <= ONE_GPU:
             return 0

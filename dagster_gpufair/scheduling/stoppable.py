@@ -102,7 +102,7 @@ class Stoppable:
         return its.may_preempt or same
 
     def best_class(self, asker: Asker) -> Class:
-        """What covers it when those who are given notice now have to be gone; at best, once all that it
+        """Its class when those who are given notice now have to be gone; at best, once all that it
         outranks in its own account is gone as well.
         """
         holding, soon = asker.holding, self._present.soon(asker.pool)
@@ -114,7 +114,7 @@ class Stoppable:
         return holding.covers(asker.gpus, own + less, of_team + less) if less else covered
 
     def is_covered_soon(self, asker: Asker) -> bool:
-        """Whether a quota covers it by the time that somebody who is given notice now has to be gone."""
+        """Whether it is within a quota when somebody who is given notice now has to be gone."""
         return self.on and self.best_class(asker) <= Class.SHARED
 
     def gone_by(self, asker: Asker, lease: Lease) -> float | None:
@@ -131,7 +131,7 @@ class Stoppable:
         return stopped if ends is None else min(ends, stopped)
 
     def could_be_reclaimed_by(self, lease: Lease, at: float) -> bool:
-        """Whether a lease, or one that could start, can be stopped by then for what a quota covers."""
+        """Whether a lease, or one that could start, can be stopped by then for work within a quota."""
         return (
             self.by_itself
             and self._tier(lease).preemptible != "never"

@@ -197,8 +197,10 @@ def require_free(port: int) -> None:
         return
     others = range(max(port + 1, 1024), min(port + _PORTS_TRIED, 65536))
     free = next((other for other in others if _taken(other) is None), None)
-    mend = f"choose another: gpufair demo --port {free}" if free else "choose another with --port"
-    raise click.ClickException(f"{problem} Stop that, or {mend}")
+    instead = (
+        f"choose another: gpufair demo --port {free}" if free else "choose another with --port"
+    )
+    raise click.ClickException(f"{problem} Stop that, or {instead}")
 
 
 def _taken(port: int) -> str | None:
@@ -213,6 +215,6 @@ def _taken(port: int) -> str | None:
             listener.bind((HOST, port))
         except OSError as error:
             if error.errno == errno.EACCES:
-                return f"Port {port} is kept for the system: this user may not serve there."
+                return f"Port {port} is reserved for the system: this user may not serve there."
             return f"Port {port} of {HOST} is taken: {error.strerror}."
     return None

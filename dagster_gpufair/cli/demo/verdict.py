@@ -23,7 +23,7 @@ from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.policy.quantities import format_duration, format_gpus
+from dagster_gpufair.policy.quantities import duration_in_words, format_duration, format_gpus
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance, RunRecord
@@ -173,7 +173,7 @@ def _changes(record: Sequence[LeaseRecord]) -> Sequence[tuple[float, int, LeaseR
 
 def summary(verdict: Verdict) -> Iterator[RenderableType]:
     """The verdict, for people."""
-    came = f"{counted(len(verdict.runs), 'run')} in {format_duration(verdict.took)}"
+    came = f"{counted(len(verdict.runs), 'run')} in {duration_in_words(verdict.took)}"
     if verdict.done:
         yield headline(f"The workload is done: {came}.")
     else:

@@ -17,7 +17,7 @@ from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.ledger import events, policies
 from dagster_gpufair.ledger.connect import LedgerUnavailable
 from dagster_gpufair.ledger.events import Event
-from dagster_gpufair.policy.quantities import format_duration, format_gpus
+from dagster_gpufair.policy.quantities import duration_in_words, format_gpus
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance, RunRecord
@@ -132,12 +132,12 @@ def _news(event: Event, sight: Sight) -> str | None:
 def _said(event: Event) -> str | None:
     data = event.data
     if event.kind == "granted":
-        waited = format_duration(max(0.0, event.at - float(data.get("submitted", event.at))))
+        waited = duration_in_words(max(0.0, event.at - float(data.get("submitted", event.at))))
         where = f" on {', '.join(sorted(data['nodes']))}" if data.get("nodes") else ""
         gpus = format_gpus(int(data["gpus"]))
         return f"granted {gpus} {event.pool}{where} ({data.get('class')}), after {waited}"
     if event.kind == "released":
-        gpus, held = format_gpus(int(data["gpus"])), format_duration(float(data["held"]))
+        gpus, held = format_gpus(int(data["gpus"])), duration_in_words(float(data["held"]))
         return f"{data.get('reason')}, releases {gpus} {event.pool} after {held}"
     if event.kind == "refused":
         return f"refused, {data.get('code')}: {sentence(str(data.get('message', '')))}"

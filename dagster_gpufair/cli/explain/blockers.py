@@ -1,4 +1,4 @@
-"""Who is in the way of a request that waits, as far as its reason names anybody."""
+"""What keeps a request waiting, as far as its reason names it: requests, leases or an account."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS = (
     Column("tier", drop=1),
     Column("asks", right=True),
     Column("since", right=True),
-    Column("reserved for it", wraps=True),
+    Column("reserved", wraps=True),
 )
 
 
@@ -33,15 +33,15 @@ def requests_in_the_way(moment: Moment, waiter: Waiter) -> Sequence[Request]:
 
 
 def in_the_way(moment: Moment, waiter: Waiter) -> Iterator[RenderableType]:
-    """Those requests, in parts to print. Others that are in the way stand in the reason's sentence."""
+    """Those requests, in parts to print. Other blockers stand in the sentence of the reason."""
     found = requests_in_the_way(moment, waiter)
     if found:
-        yield "In the way:"
+        yield "Reserved for other runs:"
         yield table(_COLUMNS, [_row(moment, waiter, request) for request in found])
 
 
 def blockers_json(moment: Moment, waiter: Waiter) -> list[dict[str, Any]]:
-    """All that are in the way, for programs."""
+    """All that keep it waiting, for programs."""
     requests = {request.id: request for request in requests_in_the_way(moment, waiter)}
     leases = {lease.id: lease for lease in moment.settled.leases}
     found = []
@@ -63,7 +63,7 @@ def _row(moment: Moment, waiter: Waiter, request: Request) -> Sequence[str]:
         plain(request.tier),
         asked(request),
         age(moment.now - request.submitted),
-        "promised to it" if its is None else reserved(its, moment.now),
+        "promised" if its is None else reserved(its, moment.now),
     )
 
 

@@ -24,7 +24,7 @@ from dagster_gpufair.cli.moment.warnings import warnings
 from dagster_gpufair.cli.output.json_output import gpus, iso, json_option, show_json
 from dagster_gpufair.cli.output.tables import headline, show
 from dagster_gpufair.cli.output.text import plain, whole_sentence
-from dagster_gpufair.cli.output.times import age, clock
+from dagster_gpufair.cli.output.times import age_in_words, clock
 from dagster_gpufair.gate.submission.tags import asks_for_gpus
 from dagster_gpufair.ledger import events, leases
 from dagster_gpufair.ledger.events import Event
@@ -134,7 +134,7 @@ def _cancelled(
     why = next((str(one.data.get("why")) for one in happened if one.kind == "cancelled"), None)
     how = f": the run is {plain(why)}" if why else ""
     parts: list[RenderableType] = [
-        f"It was cancelled at {clock(at, now)}, after waiting {age(at - record.submitted_at)}{how}.",
+        f"It was cancelled at {clock(at, now)}, after waiting {age_in_words(at - record.submitted_at)}{how}.",
         "",
         "Launch it again from its page in Dagster's UI if it is still wanted.",
     ]

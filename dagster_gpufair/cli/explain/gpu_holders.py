@@ -20,7 +20,7 @@ from dagster_gpufair.policy.quantities import format_gpus
 
 _ROWS = 8
 _OWN_TEAM = ("quota_exhausted", "borrow_limit", "ceiling")
-"""Reasons for which only what its own team runs is in the way."""
+"""Reasons that only the runs of its own team can end."""
 _COLUMNS = (
     Column("  run"),
     Column("team"),
@@ -38,7 +38,7 @@ def holders_in(moment: Moment, pool: str) -> Sequence[LeaseRecord]:
 
 
 def who_holds(moment: Moment, waiter: Waiter) -> Iterator[RenderableType]:
-    """What is in the way of a request by its reason, in parts to print."""
+    """Whose leases a request waits for, by its reason, in parts to print."""
     team, pool = plain(waiter.request.team), plain(waiter.pool)
     leases, title = holders_in(moment, waiter.pool), f"Who holds {pool}:"
     if waiter.reason == "ceiling":

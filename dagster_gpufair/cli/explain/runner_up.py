@@ -12,7 +12,7 @@ from dagster_gpufair.scheduling.explaining.comparison import Comparison, compare
 from dagster_gpufair.scheduling.model import Class
 from dagster_gpufair.scheduling.order import Standing
 
-AS_LEFT = "as that pass left what waits"
+AS_LEFT = "as it was after that pass"
 
 
 def compared_before(
@@ -55,7 +55,7 @@ def _of_one_account(
 def _class(
     started: Standing, lease: LeaseRecord, waited: Standing, request: RequestRecord
 ) -> Class:
-    """The quota that covered the one before it started covered the other, if that is no larger."""
+    """What fitted in the quota before the start, the other would have fitted too if it is no larger."""
     least = request.gpus if request.min_gpus is None else min(request.gpus, request.min_gpus)
     if least > lease.gpus or Class.URGENT in (started.class_, waited.class_):
         return waited.class_

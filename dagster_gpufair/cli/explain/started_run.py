@@ -11,10 +11,9 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.cli.explain.comparison import comparison_json, side_by_side
 from dagster_gpufair.cli.explain.runner_up import compared_before, of_one_source
 from dagster_gpufair.cli.moment.current import Moment, short_ids
-from dagster_gpufair.cli.moment.quota_words import quota_use
 from dagster_gpufair.cli.output.json_output import gpus, iso
 from dagster_gpufair.cli.output.text import LONGEST_SENTENCE, number, plain, sentence
-from dagster_gpufair.cli.output.times import after, age, clock
+from dagster_gpufair.cli.output.times import after, age_in_words, clock
 from dagster_gpufair.engine.as_off import not_carried_out
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.events import Event
@@ -24,6 +23,7 @@ from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.scheduling.explaining.comparison import Comparison
 from dagster_gpufair.scheduling.model import Class, Points
 from dagster_gpufair.scheduling.order import Standing
+from dagster_gpufair.scheduling.waiting import words
 
 _SHORT = 120
 """Seconds: the times of what was shorter are told to the second."""
@@ -115,21 +115,22 @@ def _holds(lease: LeaseRecord, now: float) -> str:
     if lease.released_at is not None:
         return f"It held {what} {_held(lease.started_at, lease.released_at, now)}: {_ended(lease)}."
     verb = "It uses" if lease.ungated else "It holds"
+    held = age_in_words(now - lease.started_at)
     if lease.state == "ending":
         return (
-            f"{verb} {what} since {since} ({age(now - lease.started_at)}), though the run is over: processes "
-            "of it are still there. The GPUs are free when these have ended."
+            f"{verb} {what} since {since} ({held}), though the run is over: processes of it are still "
+            "there. The GPUs are free when these have ended."
         )
     bound = lease.to_lease(now).ends
     until = "until it ends" if bound is None else f"until {clock(bound, now)} at the latest"
-    return f"{verb} {what} since {since} ({age(now - lease.started_at)}), {until}."
+    return f"{verb} {what} since {since} ({held}), {until}."
 
 
 def _held(start: float, end: float, now: float) -> str:
-    """``from 12:00 to 12:35 (35m)``; with seconds where minutes would not do."""
+    """``from 12:00 to 12:35 (35 min)``; with seconds where minutes would not do."""
     short = end - start < _SHORT
     times = " to ".join(clock(at, now, seconds=short) for at in (start, end))
-    return f"from {times} ({age(end - start)})"
+    return f"from {times} ({age_in_words(end - start)})"
 
 
 def _ended(lease: LeaseRecord) -> str:
@@ -142,7 +143,7 @@ def _on_whose(lease: LeaseRecord, moment: Moment) -> Iterator[str]:
         yield "This queue did not start it, so it has no grant. Its GPUs count as in use while it runs."
     holding = moment.snapshot.accounts.holding(lease.to_lease(), lease.pool)
     borrowed = moment.snapshot.running.borrowed(lease.team, lease.pool)
-    own, teams = (plain(quota_use(one), LONGEST_SENTENCE) for one in (holding, holding.team))
+    own, teams = (plain(words.used(one), LONGEST_SENTENCE) for one in (holding, holding.team))
     if lease.request_id not in borrowed.inside:
         yield f"Its GPUs are within the quota: {own}."
     elif lease.request_id not in borrowed.from_others:

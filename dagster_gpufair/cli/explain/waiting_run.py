@@ -20,7 +20,7 @@ from dagster_gpufair.cli.moment.waiting_json import points_json, waiter_json
 from dagster_gpufair.cli.output.json_output import gpus
 from dagster_gpufair.cli.output.tables import Column, table
 from dagster_gpufair.cli.output.text import counted, number, plain, sentence, whole_sentence
-from dagster_gpufair.cli.output.times import age, clock
+from dagster_gpufair.cli.output.times import age_in_words, clock
 from dagster_gpufair.cli.policy.would_stop import not_in_this_version, stop_json
 from dagster_gpufair.engine.as_off import not_carried_out, would_stop
 from dagster_gpufair.engine.would_stop import remark
@@ -51,7 +51,7 @@ class _Story:
         self._would_stop = self._stops_for_it() if self._waits else None
 
     def parts(self) -> Iterator[RenderableType]:
-        """Why, when, who is in the way, and what helps."""
+        """Why, until when, behind which runs, and what helps."""
         moment, waiter = self._moment, self._waiter
         yield _waits(moment, waiter)
         yield _why(moment, waiter)
@@ -107,7 +107,7 @@ class _Story:
         }
 
     def _comparison(self) -> Comparison | None:
-        """With the owner of a reservation in its way, else with the first in line that nothing blocks."""
+        """With a run that GPUs are reserved for, else with the first in line that nothing blocks."""
         moment, waiter = self._moment, self._waiter
         blocked = moment.state.blocked
         others = requests_in_the_way(moment, waiter)
@@ -227,7 +227,8 @@ def _after_a_gap(parts: Iterator[RenderableType]) -> Iterator[RenderableType]:
 
 def _waits(moment: Moment, waiter: Waiter) -> str:
     request = waiter.request
-    since = f"since {clock(request.submitted, moment.now)} ({age(moment.now - request.submitted)})"
+    waited = age_in_words(moment.now - request.submitted)
+    since = f"since {clock(request.submitted, moment.now)} ({waited})"
     what = f"It waits for {asked(request)} {plain(waiter.pool)} {since}"
     if waiter.place is None:
         return f"{what}, and starts on the daemon's next pass."

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dagster_gpufair.cli.output.text import counted, plain, sentence, whole_sentence
-from dagster_gpufair.cli.output.times import after, age, clock
+from dagster_gpufair.cli.output.times import after, age_in_words, clock
 from dagster_gpufair.ledger.events import Event
-from dagster_gpufair.policy.quantities import ONE_GPU, format_duration, format_gpus
+from dagster_gpufair.policy.quantities import ONE_GPU, duration_in_words, format_gpus
 
 _SHORT = 8
 _INTERNAL = ("lease", "request", "policy_version")
@@ -22,7 +22,7 @@ Names = Mapping[str, str]
 
 
 def sentence_of(event: Event, names: Names | None = None) -> str:
-    """``8 h100 on h1 are granted to the run, guaranteed, after it waited 12m.``"""
+    """``8 h100 on h1 are granted to the run, guaranteed, after it waited 12 min.``"""
     words = _WORDS.get(event.kind)
     if words is not None:
         try:
@@ -71,7 +71,7 @@ def _submitted(event: Event, _: Names) -> str:
     amount = format_gpus(most) if least >= most else f"{format_gpus(least)} to {format_gpus(most)}"
     pools = " or ".join(plain(pool) for pool in data["pools"])
     lasts = data.get("max_duration")
-    atmost = f", for {format_duration(float(lasts))} at most" if lasts else ""
+    atmost = f", for at most {duration_in_words(float(lasts))}" if lasts else ""
     return f"the run is submitted: team {plain(data['team'])} asks for {amount} {pools}{atmost}"
 
 
@@ -117,7 +117,8 @@ def _recalled(event: Event, _: Names) -> str:
 def _released(event: Event, _: Names) -> str:
     data = event.data
     why = f" ({plain(str(data['reason']))})" if data.get("reason") else ""
-    return f"the run ends{why}, and {_amount(event)} {_are(event)} released after {age(float(data['held']))}"
+    held = age_in_words(float(data["held"]))
+    return f"the run ends{why}, and {_amount(event)} {_are(event)} released after {held}"
 
 
 def _cancelled(event: Event, _: Names) -> str:

@@ -62,7 +62,7 @@ class Daemon:
 class Waiter:
     """A request in the line of a pool. One that starts on the next pass has no place and no reason.
 
-    ``blockers`` names who else is in the way: requests, leases or accounts, as the reason has it.
+    ``blockers`` names what keeps it waiting: requests, leases or accounts, depending on the reason.
     """
 
     request: Request
@@ -140,7 +140,7 @@ class Moment:
         )
 
     def is_covered(self, lease: LeaseRecord) -> bool:
-        """Whether the quota of its team covers a lease whole."""
+        """Whether a lease is within the quota of its team as a whole."""
         return (
             lease.request_id
             not in self.snapshot.running.borrowed(lease.team, lease.pool).from_others

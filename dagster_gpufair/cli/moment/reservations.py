@@ -1,4 +1,4 @@
-"""Reservations: GPUs that are kept for requests that wait, in the words that people and programs read."""
+"""Reservations: GPUs that are reserved for requests that wait, in the words that people and programs read."""
 
 from __future__ import annotations
 

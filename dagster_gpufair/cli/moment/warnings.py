@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from dagster_gpufair.cli.moment.current import Daemon, Moment
 from dagster_gpufair.cli.output.tables import alarm, warning
 from dagster_gpufair.cli.output.text import plain, sentence
-from dagster_gpufair.cli.output.times import age, clock
+from dagster_gpufair.cli.output.times import age_in_words, clock
 
 
 def warnings(moment: Moment) -> Iterator[RenderableType]:
@@ -35,8 +35,8 @@ def _silent(daemon: Daemon, now: float) -> str:
     else:
         where = f" on {plain(daemon.host)}" if daemon.host else ""
         said = (
-            f"The queue daemon{where} does not run: its last pass was {age(now - daemon.last_pass)} "
-            f"ago, at {clock(daemon.last_pass, now, seconds=True)}"
+            f"The queue daemon{where} does not run: its last pass was "
+            f"{age_in_words(now - daemon.last_pass)} ago, at {clock(daemon.last_pass, now, seconds=True)}"
         )
     todo = daemon.trouble or "Start `dagster dev` or `dagster-daemon run`."
     return f"{said}. No run starts until it does. {sentence(todo)}"

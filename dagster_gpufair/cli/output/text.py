@@ -36,7 +36,7 @@ def whole_sentence(text: str) -> str:
         text = text[:1].upper() + text[1:]
     if text and text[-1] not in ".!?":
         text += "."
-    return sentence(text).replace(". the rest of ", ". The rest of ")
+    return sentence(text)
 
 
 def number(value: float, decimals: int = 0) -> str:

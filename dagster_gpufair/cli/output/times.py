@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import time
 
-from dagster_gpufair.policy.quantities import format_duration
+from dagster_gpufair.policy.quantities import duration_in_words, format_duration
 
 
 def age(seconds: float) -> str:
-    """``41m``, ``1h12m``, ``3d4h``; below a minute ``42s``."""
-    whole = max(0, int(seconds))
-    return format_duration(whole if whole < 60 else whole // 60 * 60)
+    """``41m``, ``1h12m``, ``3d4h``, for a column; below a minute ``42s``."""
+    return format_duration(_whole(seconds))
+
+
+def age_in_words(seconds: float) -> str:
+    """``41 min``, ``1 h 12 min``, ``3 days 4 h``, for a sentence; below a minute ``42 s``."""
+    return duration_in_words(_whole(seconds))
 
 
 def after(seconds: float) -> str:
-    """``after it waited 41m``, or ``at once``."""
-    return f"after it waited {age(seconds)}" if seconds >= 1 else "at once"
+    """``after it waited 41 min``, or ``at once``."""
+    return f"after it waited {age_in_words(seconds)}" if seconds >= 1 else "at once"
 
 
 def clock(at: float, now: float, seconds: bool = False) -> str:
@@ -23,6 +27,12 @@ def clock(at: float, now: float, seconds: bool = False) -> str:
     when = time.localtime(at)
     day = "" if when[:3] == time.localtime(now)[:3] else "%Y-%m-%d "
     return time.strftime(f"{day}%H:%M:%S %Z" if seconds else f"{day}%H:%M %Z", when)
+
+
+def _whole(seconds: float) -> int:
+    """Whole minutes, or whole seconds below a minute."""
+    whole = max(0, int(seconds))
+    return whole if whole < 60 else whole // 60 * 60
 
 
 def moment(at: float) -> str:

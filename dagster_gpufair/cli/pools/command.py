@@ -22,7 +22,7 @@ from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.cli.pools.cordon import cordon_words
 from dagster_gpufair.cli.pools.grants_and_windows import grants_and_windows
 from dagster_gpufair.cli.pools.pool_use import NodeUse, PoolUse, cordon_json, pool_uses
-from dagster_gpufair.policy.quantities import ONE_GPU, format_duration, format_gpus
+from dagster_gpufair.policy.quantities import duration_in_words, format_gpus
 from dagster_gpufair.scheduling.waiting import words
 
 NODES_SHOWN = 12
@@ -103,8 +103,8 @@ def _reserved(moment: Moment, use: PoolUse) -> Iterator[str]:
         lane = use.lane.lane
         yield (
             f"in the fast lane of {plain(use.name)}: {format_gpus(use.lane.free)} of "
-            f"{format_gpus(lane.gpus)} free, for runs of at most {format_gpus(lane.max_gpus)} "
-            f"GPU{'' if lane.max_gpus == ONE_GPU else 's'} and {format_duration(lane.max_duration)}"
+            f"{format_gpus(lane.gpus)} free, for runs of at most {words.in_gpus(lane.max_gpus)} and "
+            f"{duration_in_words(lane.max_duration)}"
         )
     for promise in moment.snapshot.promises.in_pool(use.name):
         name = moment.names[promise.request.id]

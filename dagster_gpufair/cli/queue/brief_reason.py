@@ -1,4 +1,4 @@
-"""A reason in a few words, with who is in the way: for a row of the queue."""
+"""A reason in a few words, with who or what it waits for: for a row of the queue."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping
 
 from dagster_gpufair.cli.explain.blockers import requests_in_the_way
 from dagster_gpufair.cli.moment.current import Moment, Waiter
-from dagster_gpufair.cli.moment.quota_words import quota_use
 from dagster_gpufair.cli.output.text import LONGEST_SENTENCE, plain, sentence
 from dagster_gpufair.cli.output.times import clock
-from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.scheduling.accounts.holding import Holding
 from dagster_gpufair.scheduling.waiting import words
 from dagster_gpufair.scheduling.waiting.reasons import NO_BORROWING
@@ -43,41 +41,24 @@ def _holding(moment: Moment, waiter: Waiter) -> Holding:
 def _quota(moment: Moment, waiter: Waiter) -> str:
     rights = moment.settled_snapshot.rights(waiter.request)
     barred = rights.barred if rights is not None else None
-    return f"{quota_use(_holding(moment, waiter))}, and {barred or NO_BORROWING}"
+    return f"{words.used(_holding(moment, waiter))}, and {barred or NO_BORROWING}"
 
 
 def _borrow_limit(moment: Moment, waiter: Waiter) -> str:
-    holding = _holding(moment, waiter).limited_by(waiter.request.sizes[-1])
-    limit = holding.borrow_limit or 0
-    borrowed, most = format_gpus(holding.overage), format_gpus(limit)
-    if not limit:
-        return f"{quota_use(holding)}, and may borrow none"
-    if holding.overage >= limit:
-        quota = f"its quota of {format_gpus(holding.quota)} and " if holding.quota else ""
-        return (
-            f"{holding} has reached its borrow limit: it uses {quota}{borrowed} of {most} borrowed"
-        )
-    return f"{quota_use(holding)}, and may borrow {most} in all"
+    return words.borrow_limit(_holding(moment, waiter).limited_by(waiter.request.sizes[-1]))
 
 
 def _ceiling(moment: Moment, waiter: Waiter) -> str:
     least = waiter.request.sizes[-1]
     exceeded = moment.settled_snapshot.ceilings.exceeded(waiter.request, waiter.pool, least)
-    if exceeded is None:
-        return waiter.message
     return (
-        f"{waiter.request.team} uses {exceeded.used:g} {exceeded.what} of {exceeded.most:g}, and the "
-        f"run declares {exceeded.asked:g}"
+        waiter.message if exceeded is None else words.ceiling_reached(waiter.request.team, exceeded)
     )
 
 
 def _free(moment: Moment, waiter: Waiter) -> str:
     room = moment.settled_snapshot.room(waiter.pool)
-    if room.idle > 0:
-        return words.free(moment.policy, waiter.pool, room, waiter.request)
-    away = moment.policy.pools[waiter.pool].capacity - room.ready
-    maintenance = f", and {format_gpus(away)} are in maintenance" if away else ""
-    return f"{waiter.pool} has no free GPUs{maintenance}"
+    return words.free(moment.policy, waiter.pool, room, waiter.request)
 
 
 def _lower_priority(moment: Moment, waiter: Waiter) -> str:
@@ -88,7 +69,7 @@ def _lower_priority(moment: Moment, waiter: Waiter) -> str:
 
 
 def _for_nobody_yet(moment: Moment, waiter: Waiter) -> str:
-    """Where it is a lane or a window that is in the way."""
+    """Where a fast lane or a window keeps the GPUs."""
     snapshot, request = moment.settled_snapshot, waiter.request
     asker = snapshot.asker(request, _holding(moment, waiter), request.sizes[-1])
     if asker is not None and asker.gpus > snapshot.left_for(asker):

@@ -20,7 +20,7 @@ from dagster_gpufair.cli.output.text import percent, plain
 from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.cli.teams.ceilings import CeilingUse, ceiling_uses
 from dagster_gpufair.cli.teams.team_use import TeamUse, team_uses
-from dagster_gpufair.policy.quantities import format_duration, format_gpus
+from dagster_gpufair.policy.quantities import duration_in_words, format_gpus
 from dagster_gpufair.scheduling.waiting import words
 
 REST = "(rest)"
@@ -58,7 +58,7 @@ def teams(home: Path | None, as_json: bool) -> None:
         Column("waiting", right=True),
         Column("running", right=True, drop=4),
     )
-    half_life = format_duration(moment.policy.fair_share.half_life)
+    half_life = duration_in_words(moment.policy.fair_share.half_life)
     rows = [row for use in uses if use.matters for row in _rows(use)]
     show(
         *warnings(moment),

@@ -1,4 +1,4 @@
-"""What each account uses in each pool, what it is sure of, and what others must leave to it."""
+"""What each account uses in each pool, what it is guaranteed, and what is held back for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dagster_gpufair.scheduling.accounts.holding import Holding
 from dagster_gpufair.scheduling.model import Account, Lease, Request
 
 LEAST_FACTOR, MOST_FACTOR = 0.25, 4.0
-"""How far what an account has borrowed of late can move its weight."""
+"""How far the recent borrowing of an account can move its weight (design §4)."""
 
 REST_WEIGHT = 1.0
 """The weight of the rest of a team beside its projects."""

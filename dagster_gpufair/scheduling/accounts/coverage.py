@@ -1,9 +1,9 @@
-"""Which leases the quotas cover, and which are borrowed.
+"""Which leases are within a quota, and which are borrowed (design §4).
 
-A quota covers higher tiers first, then the older lease. One that does not fit whole into what is left
-of the quota is borrowed, and later smaller ones may still be covered. So what is borrowed is the
-account's least important and newest work, and it changes as leases end. What is under notice is covered
-last: it is leaving.
+The quota goes to higher tiers first, then to the older lease. A lease that does not fit whole into what is
+left of the quota is borrowed, and later smaller ones may still be within it. So what is borrowed is the
+account's least important and newest work, and it changes as leases end. What is under notice comes last,
+since it is about to be stopped. A lease within a quota is called covered here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class IsBorrowed(NamedTuple):
 
 
 _Key = tuple[bool, float, float, str]
-"""What is covered first comes first: what stays, by tier, by start."""
+"""The order in which the quota goes to leases: no notice first, then by tier, then by start."""
 
 
 class Coverage:

@@ -1,4 +1,4 @@
-"""One account in one pool: what it has, what it is sure of, and in which class it asks for more."""
+"""One account in one pool: what it has, what it is guaranteed, and in which class it asks for more."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def _barred(borrowing: Borrowing, tier: str, kind: str | None) -> str | None:
 class Holding:
     """One account in one pool: what it uses, and what the policy gives it there.
 
-    ``unlent`` is the part of the quota that nobody else may take. ``due`` is its weight's part of all
-    weights, ``had`` its part of all that was borrowed in the pool of late, and ``owed`` how far it has
-    had less than is due: 1 if nothing, 0 if just that, below 0 if more. Using one's own quota is never
-    held against anyone.
+    ``unlent`` is the part of the quota that nobody else may take. ``due`` is its fair share (its weight
+    divided by all weights), ``had`` its share of recent borrowing in the pool, and ``owed`` how far ``had``
+    is below ``due``: 1 if it has borrowed nothing, 0 if just its fair share, below 0 if more. Using one's
+    own quota is never held against anyone.
 
-    ``use`` is GPUs in leases, ``promised`` what is kept for requests whose victims leave; both count.
+    ``use`` is GPUs in leases, ``promised`` GPUs that are promised to requests; both count.
     In a team with projects, ``whole`` is the team as one, by which it stands among the other teams, and
     the weights of its accounts are parts of the team's.
     """
@@ -100,12 +100,12 @@ class Holding:
 
     @property
     def share(self) -> float:
-        """How far its team has had less than is due, between -1 and 1."""
+        """How far the recent borrowing of its team is below its fair share, between -1 and 1."""
         return min(max(self.team.owed, -1.0), 1.0)
 
     @property
     def held_back(self) -> int:
-        """What is kept for it: what it does not lend, less what it already has."""
+        """GPUs that are held back for it: what it does not lend, less what it already has."""
         return max(0, self.unlent - self.taken)
 
     @property
@@ -132,7 +132,7 @@ class Holding:
         return (self.overage + more) / ONE_GPU / self.effective_weight
 
     def class_of(self, gpus: int, urgent: bool, less: int = 0, team_less: int = 0) -> Class:
-        """Urgent by its tier, else guaranteed if its or its team's quota covers it, else borrowing.
+        """Urgent by its tier, else guaranteed if it is within its own or its team's quota, else borrowing.
 
         ``less`` of what it has, and ``team_less`` of what its team has, counts as gone: what was promised
         to the asker itself.
@@ -140,7 +140,7 @@ class Holding:
         return Class.URGENT if urgent else self.covers(gpus, less, team_less)
 
     def covers(self, gpus: int, less: int = 0, team_less: int = 0) -> Class:
-        """What covers so many more: its own quota, the team's or none.
+        """Whether so many more are within its own quota, within its team's as a whole, or borrowed.
 
         ``less`` of what it has, and ``team_less`` of what its team has, counts as gone.
         """
@@ -190,7 +190,7 @@ class Holding:
             self.whole.use += gpus
 
     def promise(self, gpus: int, of_team: int) -> None:
-        """Count GPUs that are kept for it beside what its own work, and its team's, will leave for that."""
+        """Count GPUs that are promised to it, minus those that its own, and its team's, victims will free."""
         self.promised += gpus
         if self.whole is not None:
             self.whole.promised += of_team

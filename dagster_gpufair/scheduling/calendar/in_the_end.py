@@ -42,7 +42,7 @@ class InTheEnd:
         return None if nodes is None or not self._is_always_left(asker, then) else nodes
 
     def never_leaves(self, asker: Asker) -> bool:
-        """Whether what recurs leaves it no place, though nothing else would be in its way in the end."""
+        """Whether it has no place in the end beside what recurs, though it would have one without that."""
         if not self._coming.in_pool(asker.pool):
             return False
         then = self._in_the_end(asker, for_its_quota=True)

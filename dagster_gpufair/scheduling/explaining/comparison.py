@@ -45,21 +45,22 @@ def explain(
     snapshot = Snapshot(policy, state, now)
     one, other = (snapshot.accounts.holding(request, pool) for request in (first, second))
     uses = dict.fromkeys(words.used(holding) for holding in (one, other))
-    shares = dict.fromkeys(words.had_of_late(holding) for holding in (one, other))
+    shares = dict.fromkeys(words.recent_borrowing(holding) for holding in (one, other))
     rules = policy.ordering
     return compare(
         snapshot.standing(first, one, first.sizes[-1]),
         snapshot.standing(second, other, second.sizes[-1]),
         notes={
             "class": "; ".join(uses),
-            "saturation": "borrowed, and one GPU more, by effective weight",
-            "inside": "the same for their accounts inside the team",
+            "saturation": "(borrowed GPUs + 1) ÷ effective weight; lower goes first",
+            "inside": "the saturation of their accounts inside the team; lower goes first",
             "wait": f"{rules.wait_points_per_hour:g} points an hour",
             "share": "; ".join(shares),
-            "preempted": f"{rules.preempted_points:g} a time, up to {PREEMPTIONS_COUNTED} times",
-            "deadline": f"up to {rules.deadline_points:g} as the tier's committed start nears",
-            "priority": f"{rules.priority_points:g} for each step of dagster/priority",
-            "source": f"less up to {rules.source_points:g} for what its own source holds",
+            "preempted": f"{rules.preempted_points:g} points for each time it was stopped, up to "
+            f"{PREEMPTIONS_COUNTED} times",
+            "deadline": f"up to {rules.deadline_points:g} points as the start_within of its tier nears",
+            "priority": f"{rules.priority_points:g} points for each step of dagster/priority",
+            "source": f"up to {rules.source_points:g} points less for GPUs that its own source holds",
         },
     )
 

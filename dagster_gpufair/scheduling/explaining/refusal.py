@@ -15,7 +15,7 @@ from dagster_gpufair.scheduling.space.room import Room
 from dagster_gpufair.scheduling.waiting import words
 from dagster_gpufair.scheduling.waiting.reasons import NO_BORROWING
 
-MENDS = {
+WHAT_HELPS = {
     "exceeds_pool": "Ask for fewer GPUs or another pool.",
     "no_matching_device": "Ask for another split (gpus_per_node) or another pool.",
     "exceeds_limits": "Ask for less, another pool, or a higher quota or limit.",
@@ -36,7 +36,7 @@ def why_never(policy: Policy, request: Request) -> tuple[str, str] | None:
     - ``exceeds_limits``: it is more than the quota and what may be borrowed above it, than what others
       leave to it, or than a ceiling of its team
     """
-    # What is kept for others by a grant or a window is theirs for a time only.
+    # A grant or a window of another team lasts for a time only.
     own = {
         "windows": [window for window in policy.windows if window.team == request.team],
         "grants": [grant for grant in policy.grants if grant.team == request.team],
@@ -63,8 +63,8 @@ def why_invalid(policy: Policy, request: Request) -> str | None:
     for gpus in request.sizes:
         if part and gpus % part:
             return (
-                f"it asks for {format_gpus(gpus)}, with {format_gpus(part)} on each node (gpus_per_node), "
-                "which does not divide into such nodes; make the first a multiple of the second."
+                f"it asks for {words.in_gpus(gpus)}, which cannot be split into {format_gpus(part)} on "
+                "each node: make gpus a multiple of gpus_per_node."
             )
     return None
 
@@ -133,7 +133,7 @@ def _why_not_at(policy: Policy, request: Request, now: float) -> tuple[str, str]
             return None
         refusals.append(refusal)
     code = refusals[0][0]
-    return code, f"{'; '.join(message for _, message in refusals)}. {MENDS[code]}"
+    return code, f"{'; '.join(message for _, message in refusals)}. {WHAT_HELPS[code]}"
 
 
 def _why_never_in(idle: Snapshot, asker: Asker) -> tuple[str, str] | None:
@@ -141,7 +141,7 @@ def _why_never_in(idle: Snapshot, asker: Asker) -> tuple[str, str] | None:
     room = idle.room(pool)
     asks = f"it asks for {words.asked(request, pool, room)}"
     if gpus > room.ready:
-        return "exceeds_pool", f"{asks}, and {pool} has {format_gpus(room.ready)} in all"
+        return "exceeds_pool", f"{asks}, and {pool} has {words.in_gpus(room.ready)} in all"
     if room.place(gpus, request.gpus_per_node) is None:
         return "no_matching_device", f"{asks}, and {pool} has {_nodes(room)}"
     limits = _limits(idle, asker)
@@ -151,36 +151,34 @@ def _why_never_in(idle: Snapshot, asker: Asker) -> tuple[str, str] | None:
 def _limits(idle: Snapshot, asker: Asker) -> str | None:
     """What its account may use at most, where that is less than it asks for."""
     holding, rights, gpus = asker.holding, asker.rights, asker.gpus
-    account, quota = str(holding), format_gpus(holding.quota)
     if holding.allowed_class(gpus, rights) is None:
-        limited = holding.limited_by(gpus)
-        limit = limited.borrow_limit or 0
+        limited = holding if rights.barred else holding.limited_by(gpus)
+        own, limit = format_gpus(limited.quota), limited.borrow_limit or 0
         if rights.barred or not limit:
-            owner, own = (
-                (account, quota) if rights.barred else (limited, format_gpus(limited.quota))
-            )
-            return f"{owner} may use {own} there: {rights.barred or NO_BORROWING}"
-        most, own = format_gpus(limited.quota + limit), format_gpus(limited.quota)
+            has = f"may use at most its quota of {own}" if limited.quota else "has no quota"
+            return f"{limited} {has}, and {rights.barred or NO_BORROWING}"
+        most, quota = format_gpus(limited.quota + limit), f"a quota of {own}"
         return (
-            f"{limited} may use {most} there: its quota of {own} and {format_gpus(limit)} borrowed"
+            f"{limited} may use at most {most} ({quota if limited.quota else 'no quota'} and a borrow "
+            f"limit of {format_gpus(limit)})"
         )
     most_free = idle.left_for(asker)
     if gpus > most_free:
         kept = [words.held_back(keepers)] if (keepers := idle.accounts.keepers(holding)) else []
-        lane = idle.room(asker.pool).lane_left
-        if lane:
-            kept.append(f"{words.counted(lane)} in the fast lane")
-        return f"{account} may use {words.part(most_free)} there: {' and '.join(kept)}"
+        room = idle.room(asker.pool)
+        if room.lane is not None and room.lane_left:
+            kept.append(words.fast_lane(room.lane_left, room.lane))
+        most = f"at most {words.part(most_free)}" if most_free > 0 else "none"
+        return f"{holding} may use {most}: {', and '.join(kept)}"
     exceeded = idle.ceilings.exceeded(asker.request, asker.pool, gpus)
     if exceeded is not None:
-        most = f"the ceiling of {asker.request.team} is {exceeded.most:g}"
-        return f"declares {exceeded.asked:g} {exceeded.what}; {most}"
+        return f"{words.ceiling(asker.request.team, exceeded)}: this run needs {exceeded.asked:g}"
     return None
 
 
 def _nodes(room: Room) -> str:
-    """``2 nodes of 8``, ``3 nodes of 4 to 8``."""
+    """``2 nodes of 8 GPUs``, ``3 nodes of 4 to 8 GPUs``."""
     sizes = sorted(room.nodes.sizes.values())
     least, most = format_gpus(sizes[0]), format_gpus(sizes[-1])
-    spread = most if least == most else f"{least} to {most}"
+    spread = words.in_gpus(sizes[-1]) if least == most else f"{least} to {most} GPUs"
     return f"{len(sizes)} node{'' if len(sizes) == 1 else 's'} of {spread}"

@@ -1,7 +1,7 @@
 """The fast lane of a pool: GPUs that are free only for what is small and short.
 
-What it is for counts as in it, as far as it has room: what runs, and what is promised to such requests
-beside what those who leave for them have of it.
+Small and short runs count as in it, as far as it has room; so do GPUs that are promised to such requests,
+minus those in it that their victims will free.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ UNNAMED = ""
 class Room:
     """The free GPUs of one pool: what its ready nodes have, less what is used and promised there.
 
-    ``idle`` is what no lease uses, ``free`` what nothing is promised of besides. Cordoned nodes take
-    nothing new and count for nothing here. Use above what a pool has (it shrank) leaves less than
+    ``idle`` is what no lease uses, ``free`` what nothing is promised of besides. Cordoned nodes
+    accept no new runs and count for nothing here. Use above what a pool has (it shrank) leaves less than
     nothing free. What is under notice, or ends by ``soon``, is ``leaving``: promises count on it.
     """
 

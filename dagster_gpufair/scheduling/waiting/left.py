@@ -20,7 +20,7 @@ def waiting(
     decided: Plan,
     uncordoned: Snapshot | None,
 ) -> list[Waiting]:
-    """What is left once a pass has decided what starts and who leaves, best first."""
+    """What waits once a pass has decided what starts and who is stopped, best first."""
     reasons = Reasons(snapshot, uncordoned, decided)
     found = [*_promised(snapshot, reasons, decided), *_left(snapshot, queue, reasons, decided)]
     found.sort(key=itemgetter(0))

@@ -1,17 +1,17 @@
-"""Why a request waits: exactly one reason, a sentence with its numbers, and who is in the way.
+"""Why a request waits: exactly one reason, a sentence with its numbers, and the blockers.
 
 It is judged by the least that the request accepts, in the first pool of its list in which only space
 is missing; if the rules allow it in none of them, in the first that is in the policy. There, the
 first of these that holds:
 
 - ``preempting``: GPUs are promised to it, and its victims are under notice
-- ``approval``: its victims and its promise wait for a person
+- ``approval``: a person has to approve that its victims are stopped
 - ``quota_exhausted``: it would be over quota, and borrowing is off or not allowed for it
 - ``borrow_limit``: its account would borrow more than it may
-- ``ceiling``: its team's running work would declare more than it may
+- ``ceiling``: the running work of its team would exceed a ceiling
 - ``lower_priority``: it would fit, but for what is reserved, promised or claimed, or kept in a lane or for a
   window
-- ``maintenance``: it would fit but for nodes that take nothing new
+- ``maintenance``: it would fit if no node were in maintenance
 - ``insufficient_gpus``: fewer GPUs are free than it needs
 - ``fragmented``: enough are free, but the nodes cannot give the shape
 - ``reserve_held``: enough are free, but some of them are held back for others
@@ -19,11 +19,11 @@ first of these that holds:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from dagster_gpufair.policy.quantities import format_duration, format_gpus
+from dagster_gpufair.policy.quantities import duration_in_words
 from dagster_gpufair.scheduling.accounts.holding import Holding, Rights
 from dagster_gpufair.scheduling.calendar.kept import Kept
 from dagster_gpufair.scheduling.model import (
@@ -41,13 +41,13 @@ NO_BORROWING = "its borrow_limit is 0"
 BY_RULE = ("quota_exhausted", "borrow_limit")
 BESIDES_SPACE = (*BY_RULE, "ceiling")
 MOST_NAMED = 4
-"""A sentence names no more than this of what is kept."""
+"""A sentence names no more reservations than this."""
 
 
 class Why(NamedTuple):
     """Where a request stands in line, for how many GPUs, and what keeps it from starting there.
 
-    ``blockers`` names who: requests, leases or accounts, as the reason has it.
+    ``blockers`` names what does: requests, leases or accounts, depending on the reason.
     """
 
     pool: str
@@ -98,7 +98,7 @@ class Reasons:
             why = self._found[key] = self._find(request, rights)
         if why.reason != "lower_priority":
             return why
-        # Who is in the way of that depends on how long it lasts, too.
+        # Which reservations block it depends on how long it lasts, too.
         by_length = (*key, request.max_duration)
         if by_length not in self._found:
             self._found[by_length] = self._find(request, rights)
@@ -108,10 +108,11 @@ class Reasons:
         gpus, pools = request.sizes[-1], self._snapshot.pools(request)
         if not pools:
             pool = request.pools[0] if request.pools else ""
-            return Why(pool, gpus, "insufficient_gpus", self._no_pool(request, pool))
+            missing = self._not_in_policy(request, pool, "pool", pool, self._policy.pools)
+            return Why(pool, gpus, "insufficient_gpus", missing)
         holdings = [self._snapshot.accounts.holding(request, pool) for pool in pools]
         if rights is None:
-            return Why(pools[0], gpus, "quota_exhausted", self._no_rights(request, holdings[0]))
+            return Why(pools[0], gpus, "quota_exhausted", self._no_rights(request, pools[0]))
         reasons = [self._reason(request, rights, holding, gpus) for holding in holdings]
         at = next((at for at, reason in enumerate(reasons) if reason not in BESIDES_SPACE), 0)
         said = Sentence(partial(self._say, request, rights, holdings, reasons, at))
@@ -135,7 +136,7 @@ class Reasons:
             for other, reason in zip(holdings, reasons, strict=True)
             if other is not holding
         ]
-        return f"{message} Nor can it start in {', '.join(others)}." if others else message
+        return f"{message} It cannot start in {', '.join(others)} either." if others else message
 
     def _reason(self, request: Request, rights: Rights, holding: Holding, gpus: int) -> Reason:
         if holding.allowed_class(gpus, rights) is None:
@@ -164,12 +165,10 @@ class Reasons:
             if lease.notice_until is not None and lease.notice_for in (request.id, None)
         ]
         until = max((lease.notice_until or 0.0 for lease in leaving), default=self._snapshot.now)
-        victims = words.leases(leaving)
-        within = format_duration(max(0.0, until - self._snapshot.now))
-        message = (
-            f"{self._needs(request, holding.pool)}; {words.counted(gpus)} promised to it, and it starts "
-            f"when {victims} {words.has(leaving)} left, within {within}."
-        )
+        within = words.in_at_most(until - self._snapshot.now)
+        starts = f", which starts when {words.stopped(leaving)}, {within}" if leaving else ""
+        needs = self._needs(request, holding.pool)
+        message = f"{needs}; {words.counted(gpus)} promised to this run{starts}."
         ids = tuple(sorted(lease.id for lease in leaving))
         return Why(holding.pool, gpus, "preempting", message, ids)
 
@@ -178,8 +177,8 @@ class Reasons:
         request, promise = preemption.request, preemption.promise
         leaving = [victim.lease for victim in preemption.victims]
         message = (
-            f"{self._needs(request, promise.pool)}; it would start once {words.leases(leaving)} had left "
-            f"({preemption.kind}), which a person has to approve."
+            f"{self._needs(request, promise.pool)}; a person has to approve that {words.stopped(leaving)} "
+            f"for this run, by the rule {preemption.kind}."
         )
         ids = tuple(sorted(victim.lease.id for victim in preemption.victims))
         return Why(promise.pool, promise.gpus, "approval", message, ids)
@@ -206,31 +205,24 @@ class Reasons:
         if reason == "quota_exhausted":
             return f"{used}, and {rights.barred or NO_BORROWING}"
         if reason == "borrow_limit":
-            limited = holding.limited_by(request.sizes[-1])
-            used, limit = words.used(limited), format_gpus(limited.borrow_limit or 0)
-            return f"{used}, and may borrow {limit} at most"
+            return words.borrow_limit(holding.limited_by(request.sizes[-1]))
         if reason == "ceiling":
-            return self._ceiling(request, holding)
+            exceeded = self._snapshot.ceilings.exceeded(request, holding.pool, request.sizes[-1])
+            assert exceeded is not None
+            return words.ceiling_reached(request.team, exceeded)
         facts = self._what_is_free(request, holding.pool)
         if reason == "lower_priority":
-            facts = f"{facts}; {self._what_is_kept(request, holding)}"
+            kept = self._what_is_kept(request, holding)
+            facts = f"{facts}, but {kept}" if kept else facts
         if reason == "maintenance":
-            facts = f"it would start but for nodes in maintenance. {facts}"
+            facts = f"it would start if no node were in maintenance: {facts}"
         keepers = self._snapshot.accounts.keepers(holding)
         if keepers:
             facts = f"{facts}; {words.held_back(keepers)}"
-        return f"{facts}. {used}"
-
-    def _ceiling(self, request: Request, holding: Holding) -> str:
-        exceeded = self._snapshot.ceilings.exceeded(request, holding.pool, request.sizes[-1])
-        assert exceeded is not None
-        return (
-            f"{request.team} uses {exceeded.used:g} {exceeded.what} of its ceiling of "
-            f"{exceeded.most:g}, and this would add {exceeded.asked:g}"
-        )
+        return f"{facts}. {used}".replace(". the rest of ", ". The rest of ")
 
     def _kept_from(self, request: Request, holding: Holding) -> list[Reservation | Kept]:
-        """What is reserved of the pool or of the account's quota, and promised, that is in its way."""
+        """What of the pool, or of the account's quota, is reserved or promised and blocks it."""
         snapshot, gpus = self._snapshot, request.sizes[-1]
         asker = snapshot.asker(request, holding, gpus)
         if asker is None:
@@ -253,32 +245,32 @@ class Reasons:
         return "; ".join((said + self._set_aside(request, holding.pool))[:MOST_NAMED])
 
     def _keeps(self, kept: Reservation | Kept, holding: Holding) -> str:
-        counted, owner = words.counted(kept.gpus), words.owner(kept.request)
+        owner = words.owner(kept.request)
         if isinstance(kept, Kept):
-            awaits = kept.request.id in self._awaiting
-            return f"{counted} {'wanted for' if awaits else 'promised to'} {owner}"
-        of_quota = f" of the quota of {holding}" if kept.of_quota else ""
+            counted = words.counted(kept.gpus)
+            if kept.request.id in self._awaiting:
+                return f"{counted} reserved for {owner}, which waits for a person's approval"
+            return f"{counted} promised to {owner}"
+        counted = words.counted(kept.gpus, f" of the quota of {holding}" if kept.of_quota else "")
         starts = ""
         if kept.at is not None:
-            within = format_duration(kept.at - self._snapshot.now)
-            starts = f", which starts within {within}"
-        return f"{counted} kept{of_quota} for {owner}{starts}"
+            starts = f", which starts {words.in_at_most(kept.at - self._snapshot.now)}"
+        return f"{counted} reserved for {owner}{starts}"
 
     def _set_aside(self, request: Request, pool: str) -> list[str]:
-        """What is kept from it for no request, but by the policy: the fast lane, and windows to come."""
+        """What the policy keeps from it, for no other request: the fast lane, and windows to come."""
         said, room, now = [], self._snapshot.room(pool), self._snapshot.now
         length = request.max_duration
         in_lane = room.in_lane(request.sizes[-1], length)
         if room.lane is not None and room.lane_left and not in_lane:
-            left, most = words.counted(room.lane_left), format_gpus(room.lane.max_gpus)
-            longest = format_duration(room.lane.max_duration)
-            said.append(f"{left} in the fast lane, for at most {most} and up to {longest}")
+            said.append(words.fast_lane(room.lane_left, room.lane))
         for window in self._snapshot.windows_ahead(pool):
             if window.team == request.team or (length is not None and now + length <= window.start):
                 continue
-            starts = format_duration(window.start - now)
+            starts = duration_in_words(window.start - now)
             said.append(
-                f"{words.counted(window.gpus)} {window.team}'s in {starts}, when it could still run"
+                f"{words.counted(window.gpus)} reserved for a window of {window.team} that begins in "
+                f"{starts}, and this run may last longer"
             )
         return said
 
@@ -292,12 +284,14 @@ class Reasons:
     def _needs(self, request: Request, pool: str) -> str:
         return f"needs {words.asked(request, pool, self._snapshot.room(pool))}"
 
-    def _no_pool(self, request: Request, pool: str) -> str:
-        known = words.in_policy(self._policy.pools)
-        return f"{self._needs(request, pool)}; the pool is not in the policy {known}."
+    def _no_rights(self, request: Request, pool: str) -> str:
+        if request.team not in self._policy.teams:
+            return self._not_in_policy(request, pool, "team", request.team, self._policy.teams)
+        return self._not_in_policy(request, pool, "tier", request.tier, self._policy.tiers)
 
-    def _no_rights(self, request: Request, holding: Holding) -> str:
-        what, name, known = "team", request.team, words.in_policy(self._policy.teams)
-        if request.team in self._policy.teams:
-            what, name, known = "tier", request.tier, words.in_policy(self._policy.tiers)
-        return f"{self._needs(request, holding.pool)}; {what} {name} is not in the policy {known}."
+    def _not_in_policy(
+        self, request: Request, pool: str, what: str, name: str, known: Iterable[str]
+    ) -> str:
+        names = ", ".join(sorted(known))
+        needs = self._needs(request, pool)
+        return f"{needs}; {what} {name} is not in the policy ({what}s: {names})."

@@ -159,7 +159,7 @@ def test_a_daemon_that_is_gone(busy: Filling, gpufair: Gpufair, words: tuple[str
     busy.passed(ago=5)
     said = gpufair(*words).stdout
     assert said.startswith(
-        "The queue daemon on gpuhost does not run: its last pass was 5m ago, at "
+        "The queue daemon on gpuhost does not run: its last pass was 5 min ago, at "
     )
     assert "No run starts until it does. Start `dagster dev` or `dagster-daemon run`." in said
 

@@ -214,7 +214,7 @@ def test_a_run_that_was_queued_without_the_coordinator_is_admitted_or_refused(
     assert set(stage.launched) == {good, pod}
     assert stage.history(good) == ["submitted", "granted"]
     assert stage.status(bad) == "FAILURE"
-    assert "it asks for 64 × a100" in stage.events(bad)
+    assert "it asks for 64 a100" in stage.events(bad)
     assert stage.tags(bad)["state"] == "refused"
     assert stage.history(bad) == ["refused"]
 

@@ -255,7 +255,7 @@ def test_the_tags_of_a_run_say_what_became_of_it(stage: Stage) -> None:
     holds, waits = (stage.submit(team="red", pool="a100", gpus=8) for _ in range(2))
     stage.pass_()
     assert stage.tags(waits)["state"] == "waiting"
-    assert "needs 8 × a100" in stage.tags(waits)["why"]
+    assert "needs 8 a100" in stage.tags(waits)["why"]
 
     stage.cancel(waits)
     stage.start(holds)

@@ -16,7 +16,7 @@ def test_a_run_within_quota_starts_and_gives_its_gpus_back(stage_on_each: Stage)
     assert stage.launched == [second]
     assert stage.tags(second)["state"] == "granted"
     assert stage.reason(first) == "insufficient_gpus"
-    assert "Waiting, 1st in a100: needs 8 × a100" in stage.events(first)
+    assert "Waiting, 1st in a100: needs 8 a100" in stage.events(first)
     assert "Granted 4 × a100 on n1, within the quota of red" in stage.events(second)
 
     stage.start(second)

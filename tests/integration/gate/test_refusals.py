@@ -53,8 +53,8 @@ def in_a_pod(limits: Any) -> dict[str, str]:
             "invalid_request",
             "'-1', which is no number of GPUs; write 8, 0.5, or 4-8",
         ),
-        (of_red(gpus=5), "exceeds_pool", "it asks for 5 × t4, and t4 has 4 in all"),
-        (of_red(pool="a100", gpus=9), "exceeds_limits", "its quota of 4 and 4 borrowed"),
+        (of_red(gpus=5), "exceeds_pool", "it asks for 5 t4, and t4 has 4 GPUs in all"),
+        (of_red(pool="a100", gpus=9), "exceeds_limits", "a quota of 4 and a borrow limit of 4"),
         (of_red(gpus=4, gpus_per_node=3), "invalid_request", "does not divide into such nodes"),
         ({"team": "red", "gpu": 8}, "invalid_request", "did you mean 'gpufair/gpus'?"),
         (
@@ -139,5 +139,5 @@ def test_a_refusal_that_was_recorded_and_not_acted_on_is_acted_on(
     stage.pass_(at=request.finished_at + 61)
 
     assert stage.status(run.run_id) == "FAILURE"
-    assert "t4 has 4 in all" in stage.events(run.run_id)
+    assert "t4 has 4 GPUs in all" in stage.events(run.run_id)
     assert stage.history(run.run_id) == ["refused"]

@@ -48,7 +48,7 @@ def test_gpus_are_kept_for_a_gang_and_short_runs_slip_in(open_stage: OpenStage) 
     assert stage.launched == [lent, short]
     assert stage.reason(gang) == "insufficient_gpus"
     assert stage.reason(endless) == "lower_priority"
-    assert f"kept for {gang[:8]} (red, standard, 8 GPUs)" in stage.tags(endless)["why"]
+    assert f"reserved for {gang[:8]} (red, standard, 8 GPUs)" in stage.tags(endless)["why"]
     stage.restart_daemon()
     stage.pass_(at=NOW + 4)
     (kept,) = recorded(stage, gang, "reserved")
@@ -81,7 +81,7 @@ def test_a_window_is_left_free_and_is_its_teams_while_it_lasts(open_stage: OpenS
     endless = stage.submit(team="blue", pool="t4", gpus=4)
     stage.pass_(at=NOW)
     assert stage.reason(endless) == "lower_priority"
-    assert "red's in " in stage.events(endless)
+    assert "reserved for a window of red that begins in " in stage.events(endless)
     short = stage.submit(team="blue", pool="t4", gpus=4, max_duration="30m")
     stage.pass_(at=NOW + 1)
     assert stage.launched == [short]
@@ -198,7 +198,10 @@ def test_what_a_team_declares_beside_gpus_stays_below_its_ceiling(open_stage: Op
 
     assert stage.launched == [first, frugal]
     assert stage.reason(second) == "ceiling"
-    assert "uses 32 cpus of its ceiling of 32, and this would add 12" in stage.tags(second)["why"]
+    assert (
+        "red has a ceiling of 32 CPUs: its runs use 32, and this run needs 12"
+        in stage.tags(second)["why"]
+    )
     stage.succeed(first)
     stage.pass_(at=NOW + 2)
     assert stage.launched == [first, frugal, second]
@@ -246,7 +249,7 @@ def test_nothing_is_stopped_and_who_would_be_is_said(
     assert stage.launcher.terminated == []
     tags = stage.tags(waits)
     assert stage.reason(waits) == "insufficient_gpus"
-    assert tags["why"].startswith("needs 4 × a100 on one node; a100 has 0 of 8 free")
+    assert tags["why"].startswith("needs 4 a100 on one node; a100 has no free GPUs")
     assert tags["why"].endswith(")"), "as of when, at its end"
     assert f"would stop {lent[:8]} (blue, 8 GPUs)." in tags["why"]
     assert len(tags["why"]) <= 200
@@ -285,7 +288,7 @@ def test_a_node_out_of_service_takes_nothing_until_it_is_put_back(
 
     assert stage.launched == [runs], "what runs there goes on"
     assert stage.reason(waits) == "maintenance"
-    assert "would start but for nodes in maintenance" in stage.tags(waits)["why"]
+    assert "would start if no node were in maintenance" in stage.tags(waits)["why"]
     with stage.ledger.writing() as session:
         assert nodes.uncordon(session, "a100", "n1", "ana", NOW + 3)
     stage.pass_(at=NOW + 4)

@@ -120,8 +120,8 @@ teams:
 """)
     said = sentences(policy)
     for sentence in (
-        "h100 has 16 GPUs on 2 nodes: 14 in quotas, 2 in none.",
-        "t4 has 16 GPUs: all in quotas.",
+        "h100 has 16 GPUs on 2 nodes, 14 of them in quotas.",
+        "t4 has 16 GPUs, all of them in quotas.",
         "nlp is guaranteed 8 of 16 h100, may borrow 4 more, and lends all it does not use.",
         "nlp is guaranteed no t4, and may borrow any idle t4.",
         "nlp owns the runs of the code location nlp, and may ask for the tiers milestone, "
@@ -131,14 +131,14 @@ teams:
         "speech is guaranteed no h100, and may borrow up to 1 idle h100.",
         "speech is guaranteed 16 of 16 t4, may not borrow, and lends nothing.",
         "speech may ask for the tier standard.",
-        "A run of tier milestone counts 3000 points and should start within 2h.",
+        "A run of tier milestone counts 3000 points and should start within 2 h.",
         "A run of tier exploratory counts 1000 points.",
         "Teams that want idle GPUs share them by weight: nlp 1, vision 2 and speech 1.",
         "Each hour of waiting counts 100 points, and runs with more points go first.",
         "Runs of the tier critical go first, whichever team asks, and the rules for borrowing do not "
         "bind them.",
         "In each pool, GPUs are reserved for the first run within its team's quota that finds no room, "
-        "and for the first borrowing run that has waited 30m.",
+        "and for the first borrowing run that has waited 30 min.",
         "Other runs may use GPUs that the reservation does not need, or that are free again before it "
         "starts.",
         "No run is stopped for another.",
@@ -219,9 +219,9 @@ windows:
         "nlp/pretrain is guaranteed 0.5 more h100 from 2026-06-01 00:00 UTC until 2026-06-02 00:00 UTC "
         "(approved by ben: a try).",
         "nlp is guaranteed 4 more h100 from 2026-06-01 08:00 UTC until 2026-06-01 18:00 UTC, "
-        "and nobody else borrows them.",
-        "nlp is guaranteed 1 more h100 for 1h30m from each '0 20 * * 1-5' (cron, UTC) on, "
-        "and nobody else borrows them.",
+        "and no other team borrows them.",
+        "nlp is guaranteed 1 more h100 for 1 h 30 min from each '0 20 * * 1-5' (cron, UTC) on, "
+        "and no other team borrows them.",
         "A run of another team that could still hold GPUs when a window begins starts only if enough are "
         "left for the window.",
     ]
@@ -242,9 +242,9 @@ backfill: {enabled: false, reserve_after: 2h}
         "All running GPU runs of nlp together use at most 256 CPUs, 2048 GiB of memory and 640 GiB of GPU "
         "memory.",
         "All running GPU runs of vision together use at most 0.5 CPUs.",
-        "2 of 4 t4 are a fast lane for runs of at most 0.5 GPU and 30m.",
+        "2 of 4 t4 are a fast lane for runs of at most 0.5 GPU and 30 min.",
         "In each pool, GPUs are reserved for the first run within its team's quota that finds no room, "
-        "and for the first borrowing run that has waited 2h.",
+        "and for the first borrowing run that has waited 2 h.",
         "No run behind it in the queue starts in that pool before it.",
     ):
         assert sentence in said

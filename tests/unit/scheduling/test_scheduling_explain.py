@@ -20,11 +20,12 @@ def test_the_class_decides_before_any_points():
     assert result.comes_first == "q1"
     rows = {row.name: row for row in result.rows}
     assert (rows["class"].first, rows["class"].second) == ("guaranteed", "borrowing")
-    assert rows["class"].note == "nlp uses 2 of its 8; vision uses 4 of its 4"
+    assert rows["class"].note == "nlp uses 2 of its quota of 8; vision uses 4 of its quota of 4"
     assert (rows["wait"].first, rows["wait"].second) == (50, 500)
     assert rows["wait"].note == "100 points an hour"
     assert rows["share"].note == (
-        "nlp has borrowed 50% of late, its part is 50%; vision has borrowed 50% of late, its part is 50%"
+        "nlp has 50 % of recent borrowing and a fair share of 50 %; "
+        "vision has 50 % of recent borrowing and a fair share of 50 %"
     )
     assert rows["sum"].first == sum(result.first.points)
 

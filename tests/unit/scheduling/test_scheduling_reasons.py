@@ -19,8 +19,8 @@ def test_insufficient_gpus():
     running = [holds("r1", "nlp", "h100", 6, on="h1"), holds("r2", "vision", "h100", 5, on="h2")]
     assert why(policy(NODES, TEAMS), ask("q", "nlp", "h100", 8), running) == (
         "insufficient_gpus",
-        "needs 8 × h100 on one node; h100 has 5 of 16 free, at most 3 on one node. "
-        "nlp uses 6 of its 8.",
+        "needs 8 h100 on one node; the most free on one node is 3 (5 of 16 in all). "
+        "nlp uses 6 of its quota of 8.",
     )
 
 
@@ -28,8 +28,8 @@ def test_fragmented():
     running = [holds("r1", "nlp", "h100", 5, on="h1"), holds("r2", "vision", "h100", 5, on="h2")]
     assert why(policy(NODES, TEAMS), ask("q", "vision", "h100", 4), running) == (
         "fragmented",
-        "needs 4 × h100 on one node; h100 has 6 of 16 free, at most 3 on one node. "
-        "vision uses 5 of its 8.",
+        "needs 4 h100 on one node; the most free on one node is 3 (6 of 16 in all). "
+        "vision uses 5 of its quota of 8.",
     )
 
 
@@ -37,8 +37,8 @@ def test_fragmented_as_whole_nodes():
     running = [holds("r1", "nlp", "h100", 1, on="h1"), holds("r2", "nlp", "h100", 1, on="h2")]
     assert why(policy(NODES, TEAMS), ask("q", "vision", "h100", 12), running) == (
         "fragmented",
-        "needs 12 × h100 on whole nodes and one rest; h100 has 14 of 16 free, no whole node. "
-        "vision uses 0 of its 8.",
+        "needs 12 h100 on whole nodes and part of one more; no node has all GPUs free (14 of 16 in all). "
+        "vision uses none of its quota of 8.",
     )
 
 
@@ -46,8 +46,8 @@ def test_fragmented_by_the_split():
     running = [holds("r1", "nlp", "h100", 5, on="h1")]
     assert why(policy(NODES, TEAMS), ask("q", "vision", "h100", 8, per_node=4), running) == (
         "fragmented",
-        "needs 8 × h100, 4 on each node; h100 has 11 of 16 free, 4 or more on 1 node. "
-        "vision uses 0 of its 8.",
+        "needs 8 h100, 4 on each node; 1 node has 4 or more GPUs free (11 of 16 in all). "
+        "vision uses none of its quota of 8.",
     )
 
 
@@ -60,12 +60,12 @@ def test_fragmented_as_cards():
     rules = policy({"a100": {"a1": 8}}, {"nlp": {"quota": {"a100": 8}}, "vision": {}})
     assert why(rules, ask("q", "nlp", "a100", 0.5), running) == (
         "fragmented",
-        "needs 0.5 × a100; a100 has 0.6 of 8 free, but no card has 0.5 free. nlp uses 1.4 of its 8.",
+        "needs 0.5 a100; no card has 0.5 free (0.6 of 8 in all). nlp uses 1.4 of its quota of 8.",
     )
     rules = policy({"a100": 3}, {"nlp": {"quota": {"a100": 3}}})
     halves = [holds(f"r{number}", "nlp", "a100", 0.6) for number in (1, 2)]
     _, message = why(rules, ask("q", "nlp", "a100", 1.5), halves)
-    assert "a100 has 1.8 of 3 free, in parts of cards." in message
+    assert "too few cards are free as a whole (1.8 of 3 in all)." in message
 
 
 def test_the_shape_of_each_amount():
@@ -74,10 +74,12 @@ def test_the_shape_of_each_amount():
         full = [holds(f"r{node}", "nlp", "h100", 8, on=node) for node in ("h1", "h2")]
         return why(policy(NODES, TEAMS), asked, full)[1].partition(";")[0]
 
-    assert needs(8, min_gpus=4) == "needs 4 to 8 × h100 on one node"
-    assert needs(12, min_gpus=8) == "needs 8 × h100 on one node or 12 on whole nodes and one rest"
-    assert needs(16, min_gpus=1) == "needs 1 × h100 or 16 on whole nodes"
-    assert needs(16, min_gpus=8, per_node=4) == "needs 8 to 16 × h100, 4 on each node"
+    assert needs(8, min_gpus=4) == "needs 4 to 8 h100 on one node"
+    assert needs(12, min_gpus=8) == (
+        "needs 8 h100 on one node or 12 on whole nodes and part of one more"
+    )
+    assert needs(16, min_gpus=1) == "needs 1 h100 or 16 on whole nodes"
+    assert needs(16, min_gpus=8, per_node=4) == "needs 8 to 16 h100, 4 on each node"
 
 
 def test_reserve_held():
@@ -89,8 +91,8 @@ def test_reserve_held():
     running = [holds("r", "blue", "t4", 3)]
     assert why(policy({"t4": 8}, teams), ask("q", "blue", "t4", 1), running) == (
         "reserve_held",
-        "needs 1 × t4; t4 has 5 of 8 free; 2 are held back for green, 3 for red. "
-        "blue has no quota there and has borrowed 3.",
+        "needs 1 t4; t4 has 5 of 8 free; 2 GPUs are held back for green, 3 for red. "
+        "blue has no quota of t4 and has borrowed 3.",
     )
 
 
@@ -99,14 +101,14 @@ def test_computed_parts_are_told_in_hundredths():
     rules = policy({"t4": {"n1": 4, "n2": 2}}, teams)
     asks = ask("q", "blue", "t4", 4)
     _, message = why(rules, asks, cordoned={"t4": ["n2"]})
-    assert "; 0.67 are held back for red. " in message
+    assert "; 0.67 GPUs are held back for red. " in message
 
 
 def test_quota_exhausted():
     rules = policy({"t4": 8}, {"a": {"quota": {"t4": 4}}}, borrowing={"tiers": ["milestone"]})
     assert why(rules, ask("q", "a", "t4", 2), [holds("r", "a", "t4", 3)]) == (
         "quota_exhausted",
-        "needs 2 × t4; a uses 3 of its 4, and tier standard may not borrow (milestone may).",
+        "needs 2 t4; a uses 3 of its quota of 4, and tier standard may not borrow (milestone may).",
     )
 
 
@@ -114,7 +116,52 @@ def test_borrow_limit():
     rules = policy({"t4": 8}, {"a": {"quota": {"t4": 4}, "borrow_limit": {"t4": 2}}})
     assert why(rules, ask("q", "a", "t4", 2), [holds("r", "a", "t4", 5)]) == (
         "borrow_limit",
-        "needs 2 × t4; a uses 5: its 4 and 1 borrowed, and may borrow 2 at most.",
+        "needs 2 t4; a is 1 GPU over its quota of 4, and may borrow 2 in all.",
+    )
+    assert why(rules, ask("q", "a", "t4", 2), [holds("r", "a", "t4", 6)]) == (
+        "borrow_limit",
+        "needs 2 t4; a has reached its borrow limit: it uses its quota of 4 and 2 of 2 borrowed.",
+    )
+
+
+def test_ceiling():
+    rules = policy({"t4": 8}, {"a": {"quota": {"t4": 8}, "ceilings": {"cpus": 64}}})
+    assert why(rules, ask("q", "a", "t4", 2, cpus=8), [holds("r", "a", "t4", 2, cpus=60)]) == (
+        "ceiling",
+        "needs 2 t4; a has a ceiling of 64 CPUs: its runs use 60, and this run needs 8.",
+    )
+
+
+def test_what_is_reserved_is_told_with_its_start():
+    rules = policy({"h100": {"h1": 8, "h2": 8}}, {"a": {"quota": {"h100": 16}}})
+    running = [holds("r", "a", "h100", 8, on="h1", since="30m", max_duration="1h")]
+    queued = [ask("big", "a", "h100", 16, waited="1h"), ask("q", "a", "h100", 4)]
+    assert decide(rules, queued, running).message("q") == (
+        "needs 4 h100 on one node; the most free on one node is 8 (8 of 16 in all), but 16 are reserved "
+        "for big (a, standard, 16 GPUs), which starts in at most 30 min. a uses 8 of its quota of 16."
+    )
+
+
+def test_preempting():
+    rules = policy(
+        {"t4": 8}, {"red": {"quota": {"t4": 4}}, "blue": {}}, preemption={"mode": "auto"}
+    )
+    running = [holds("r1", "red", "t4", 2), holds("r2", "blue", "t4", 6, since="2h")]
+    assert why(rules, ask("q", "red", "t4", 2, min_gpus=1), running)[1].startswith(
+        "needs 1 to 2 t4; 2 are promised to this run, which starts when r2 (blue, 6 GPUs) is stopped, in at "
+        "most 5 min"
+    )
+
+
+def test_approval():
+    rules = policy(
+        {"t4": 8}, {"red": {"quota": {"t4": 4}}, "blue": {}}, preemption={"mode": "approval"}
+    )
+    running = [holds("r1", "blue", "t4", 8, since="2h")]
+    assert why(rules, ask("q", "red", "t4", 4), running) == (
+        "approval",
+        "needs 4 t4; a person has to approve that r1 (blue, 8 GPUs) is stopped for this run, by the rule "
+        "reclaim.",
     )
 
 
@@ -124,9 +171,9 @@ def test_maintenance():
     rules = policy(NODES, TEAMS)
     assert why(rules, ask("q", "vision", "h100", 6), running, cordoned=cordoned) == (
         "maintenance",
-        "needs 6 × h100 on one node; it would start but for nodes in maintenance. "
-        "h100 has 3 of 8 free (8 more are in maintenance), at most 3 on one node. "
-        "vision uses 0 of its 8.",
+        "needs 6 h100 on one node; it would start if no node were in maintenance: the most free on one node "
+        "is 3 (3 of 8 in all; 8 are in maintenance). "
+        "vision uses none of its quota of 8.",
     )
 
 
@@ -151,8 +198,8 @@ def test_of_several_pools_the_first_in_which_only_space_is_missing_is_told():
     assert result.reasons == {"q": "insufficient_gpus"}
     assert result.waiting("q").pool == "a100"
     assert result.message("q") == (
-        "needs 4 × a100; a100 has 2 of 8 free. a uses 0 of its 8. "
-        "Nor can it start in h100 (quota_exhausted)."
+        "needs 4 a100; a100 has 2 of 8 free. a uses none of its quota of 8. "
+        "It cannot start in h100 (quota_exhausted) either."
     )
 
 
@@ -160,13 +207,13 @@ def test_what_would_do_with_fewer_is_judged_by_the_least():
     rules = policy({"t4": 8}, {"a": {"quota": {"t4": 4}}}, borrowing={"mode": "off"})
     reason, message = why(rules, ask("q", "a", "t4", 8, min_gpus=4), [holds("r", "b", "t4", 6)])
     assert reason == "insufficient_gpus"
-    assert message.startswith("needs 4 to 8 × t4; ")
+    assert message.startswith("needs 4 to 8 t4; ")
 
 
 def test_parts_of_a_gpu_are_told_as_such():
     rules = policy({"t4": 1}, {"a": {"quota": {"t4": 1}}})
     _, message = why(rules, ask("q", "a", "t4", 0.5), [holds("r", "b", "t4", 0.75)])
-    assert message == "needs 0.5 × t4; t4 has 0.25 of 1 free. a uses 0 of its 1."
+    assert message == "needs 0.5 t4; t4 has 0.25 of 1 free. a uses none of its quota of 1."
 
 
 def test_only_what_hinders_a_request_is_in_its_way():
@@ -190,6 +237,6 @@ def test_only_what_hinders_a_request_is_in_its_way():
 
     assert found.reasons["one"] == found.reasons["two"] == "lower_priority"
     assert found.waiting("one").blockers == ()
-    assert "4 are green's in 30m" in found.message("one")
+    assert "4 are reserved for a window of green that begins in 30 min" in found.message("one")
     assert found.waiting("two").blockers == ("gang",)
     assert "green" not in found.message("two")

@@ -29,32 +29,32 @@ RULES = policy(POOLS, TEAMS)
         (
             ask("q", "nlp", "h100", 17),
             "exceeds_pool",
-            "it asks for 17 × h100 on whole nodes, and h100 has 16 in all.",
+            "it asks for 17 h100 on whole nodes, and h100 has 16 GPUs in all.",
         ),
         (
             ask("q", "nlp", "h100", 12, per_node=12),
             "no_matching_device",
-            "it asks for 12 × h100, 12 on each node, and h100 has 2 nodes of 8.",
+            "it asks for 12 h100, 12 on each node, and h100 has 2 nodes of 8 GPUs.",
         ),
         (
             ask("q", "nlp", "h100", 6, per_node=2),
             "no_matching_device",
-            "it asks for 6 × h100, 2 on each node, and h100 has 2 nodes of 8.",
+            "it asks for 6 h100, 2 on each node, and h100 has 2 nodes of 8 GPUs.",
         ),
         (
             ask("q", "vision", "h100", 7),
             "exceeds_limits",
-            "and vision may use 6 there: its quota of 4 and 2 borrowed.",
+            "and vision may use at most 6 (a quota of 4 and a borrow limit of 2).",
         ),
         (
             ask("q", "vision", "t4", 1),
             "exceeds_limits",
-            "and vision may use 0 there: its borrow_limit is 0.",
+            "and vision has no quota, and its borrow_limit is 0.",
         ),
         (
             ask("q", "nlp", "h100", 14),
             "exceeds_limits",
-            "and nlp may use 13 there: 3 are held back for red.",
+            "and nlp may use at most 13: 3 GPUs are held back for red.",
         ),
     ],
 )
@@ -86,15 +86,15 @@ def test_over_quota_is_refused_where_nobody_borrows():
         policy(POOLS, TEAMS, borrowing={"mode": "off"}), ask("q", "nlp", "h100", 9)
     )
     assert code == "exceeds_limits"
-    assert "nlp may use 8 there: borrowing is off." in message
+    assert "nlp may use at most its quota of 8, and borrowing is off." in message
 
 
 def test_every_pool_of_its_list_is_told_and_the_first_gives_the_code():
     code, message = why_never(RULES, ask("q", "vision", "h100,t4", 17))
     assert code == "exceeds_pool"
     assert message == (
-        "it asks for 17 × h100 on whole nodes, and h100 has 16 in all; "
-        "it asks for 17 × t4, and t4 has 16 in all. Ask for fewer GPUs or another pool."
+        "it asks for 17 h100 on whole nodes, and h100 has 16 GPUs in all; "
+        "it asks for 17 t4, and t4 has 16 GPUs in all. Ask for fewer GPUs or another pool."
     )
 
 
@@ -131,7 +131,7 @@ def test_what_the_fast_lane_keeps_is_for_nothing_large():
     assert why_never(rules, ask("q", "red", "t4", 2)) is None
     code, says = why_never(rules, ask("q", "red", "t4", 3))
     assert code == "exceeds_limits"
-    assert "red may use 2 there: 2 are in the fast lane" in says
+    assert "red may use at most 2: 2 are in the fast lane" in says
 
 
 def test_what_alone_declares_more_than_a_ceiling_never_starts():
@@ -139,7 +139,7 @@ def test_what_alone_declares_more_than_a_ceiling_never_starts():
     assert why_never(rules, ask("q", "red", "t4", 1, cpus=64)) is None
     code, says = why_never(rules, ask("q", "red", "t4", 1, cpus=65))
     assert code == "exceeds_limits"
-    assert "declares 65 cpus; the ceiling of red is 64" in says
+    assert "red has a ceiling of 64 CPUs: this run needs 65" in says
 
 
 def test_a_project_may_use_what_its_team_has():
@@ -148,7 +148,7 @@ def test_a_project_may_use_what_its_team_has():
     assert why_never(rules, ask("q", "red", "t4", 3, project="base")) is None
     code, says = why_never(rules, ask("q", "red", "t4", 4, project="base"))
     assert code == "exceeds_limits"
-    assert "red/base may use 3 there: its quota of 2 and 1 borrowed" in says
+    assert "red/base may use at most 3 (a quota of 2 and a borrow limit of 1)" in says
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,14 @@ def test_a_project_may_use_what_its_team_has():
         (ask("q", "gone", "h100", 1, project="any"), None),
         (
             ask("q", "nlp", "h100", 3, per_node=2),
-            "it asks for 3, with 2 on each node (gpus_per_node), which does not divide into such nodes; make "
-            "the first a multiple of the second.",
+            "it asks for 3 GPUs, which cannot be split into 2 on each node: make gpus a multiple of "
+            "gpus_per_node.",
         ),
-        (ask("q", "nlp", "h100", 0.5, per_node=8), "it asks for 0.5, with 8 on each node"),
-        (ask("q", "nlp", "h100", 4, min_gpus=1, per_node=2), "it asks for 1, with 2 on each node"),
+        (ask("q", "nlp", "h100", 0.5, per_node=8), "it asks for 0.5 GPUs, which cannot be split"),
+        (
+            ask("q", "nlp", "h100", 4, min_gpus=1, per_node=2),
+            "it asks for 1 GPU, which cannot be split",
+        ),
         (ask("q", "nlp", "h100", 4, min_gpus=2, per_node=2), None),
     ],
 )

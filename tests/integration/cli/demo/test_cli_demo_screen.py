@@ -28,7 +28,7 @@ def test_why_runs_wait_is_told_once_for_each_reason(
     queue.run(asked(1, 8, ago=9), asked(2, 5, ago=9, team="vision"), ago=9)
     queue.submit(*(asked(number, 4, ago=5, team="vision") for number in (3, 4)))
     queue.submit(asked(5, 5, ago=4))
-    waiting = "h100 has 3 of 16 free, at most 3 on one node"
+    waiting = "the most free on one node is 3 (3 of 16 in all)"
     limit = "nlp uses 8 of its quota of 8, and may borrow 4 in all"
     assert told() == [
         f"00000005 waits: borrow_limit: {limit}",

@@ -38,7 +38,7 @@ def test_it_waits_behind_a_better_class(queue: Filling, gpufair: Gpufair) -> Non
     assert lines[0] == f"{run_id(4)} · vision standard · train"
     assert lines[1].startswith(f"submitted {minute(72)}:")
     assert lines[2] == (
-        f"It waits for 4 h100 since {time_of_day(72)} (1h12m): insufficient_gpus, place 2 in h100."
+        f"It waits for 4 h100 since {time_of_day(72)} (1 h 12 min): insufficient_gpus, place 2 in h100."
     )
     assert lines[3].startswith("It needs 4 ")
     assert lines[4] == (
@@ -92,7 +92,7 @@ def test_it_waits_behind_a_team_that_has_borrowed_less(queue: Filling, gpufair: 
     saturation = next(line for line in result.stdout.splitlines() if "saturation" in line)
     first, second = (float(word.replace(",", "")) for word in saturation.split()[1:3])
     assert first < second
-    assert "vision has borrowed 100% of late, its part is 33%" in result.stdout
+    assert "vision has 100 % of recent borrowing and a fair share of 33 %" in result.stdout
 
 
 def test_it_is_first_in_line(queue: Filling, gpufair: Gpufair) -> None:
@@ -107,8 +107,8 @@ def test_it_starts_at_the_next_pass(queue: Filling, gpufair: Gpufair) -> None:
     queue.passed(ago=3)
     queue.submit(asked(1, 8, ago=3))
     said = gpufair("explain", "00000001").stdout
-    assert said.startswith("The queue daemon on gpuhost does not run: its last pass was 3m ago")
-    assert "(3m), and starts on the daemon's next pass." in said
+    assert said.startswith("The queue daemon on gpuhost does not run: its last pass was 3 min ago")
+    assert "(3 min), and starts on the daemon's next pass." in said
     assert "It starts as guaranteed, with 2," in said
 
 
@@ -160,10 +160,11 @@ def test_it_started_before_another_that_waited(queue: Filling, gpufair: Gpufair)
     said = gpufair("explain", "00000002").stdout
     end = time_of_day(-20)
     assert (
-        f"It holds 8 h100 on h2 since {time_of_day(40)} (40m), until {end} at the latest." in said
+        f"It holds 8 h100 on h2 since {time_of_day(40)} (40 min), until {end} at the latest."
+        in said
     )
     assert "Its GPUs are within the quota: nlp uses 8 of its quota of 8." in said
-    assert f"It started at {time_of_day(40)}, after it waited 10m, as guaranteed with 2," in said
+    assert f"It started at {time_of_day(40)}, after it waited 10 min, as guaranteed with 2," in said
     assert "Next in line for h100 after that pass was 00000003 (insufficient_gpus)." in said
     assert "why it came before 00000003    00000002   00000003" in said
     assert "The class decides before points do" in said
@@ -179,7 +180,7 @@ def test_it_started_past_a_larger_one_that_ranks_higher(queue: Filling, gpufair:
     queue.submit(asked(3, 8, ago=60), asked(4, 2, ago=50, team="speech"))
     queue.decide(ago=40)
     said = gpufair("explain", "00000004").stdout
-    assert "after it waited 10m, as borrowing with 2," in said
+    assert "after it waited 10 min, as borrowing with 2," in said
     assert "A run that ranks higher had to wait then: 00000003 (insufficient_gpus)." in said
     assert "why 00000003 ranks higher" in said
 
@@ -213,7 +214,7 @@ def test_it_took_of_the_quota_what_a_larger_one_needs(queue: Filling, gpufair: G
     said = gpufair("explain", "00000002").stdout
     (class_,) = (line for line in said.splitlines() if line.startswith("  class"))
     assert class_.split()[1:3] == ["guaranteed", "borrowing"]
-    assert class_.endswith("as that pass left what waits")
+    assert class_.endswith("as it was after that pass")
 
 
 def test_it_started_before_another_account_of_its_team(queue: Filling, gpufair: Gpufair) -> None:
@@ -247,7 +248,7 @@ def test_it_runs_on_borrowed_gpus(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 8, ago=5, team="vision"), ago=5)
     said = gpufair("explain", "00000001").stdout
     assert (
-        "Its GPUs are borrowed: vision uses its quota of 4 and 4 borrowed. It is not stopped for other "
+        "Its GPUs are borrowed: vision is 4 GPUs over its quota of 4. It is not stopped for other "
         "runs: this version stops no running work."
     ) in said
     assert "as borrowing with " in said
@@ -324,9 +325,10 @@ def test_it_is_over(queue: Filling, gpufair: Gpufair) -> None:
     queue.end(1, ago=5)
     said = gpufair("explain", "00000001").stdout
     assert (
-        f"It held 8 h100 on h1 from {time_of_day(40)} to {time_of_day(5)} (35m): success." in said
+        f"It held 8 h100 on h1 from {time_of_day(40)} to {time_of_day(5)} (35 min): success."
+        in said
     )
-    assert "after it waited 10m, as guaranteed" in said
+    assert "after it waited 10 min, as guaranteed" in said
     lease = json.loads(gpufair("explain", "00000001", "--json").stdout)["lease"]
     assert (lease["ended_as"], lease["covered"]) == ("success", None)
 
@@ -336,7 +338,7 @@ def test_it_was_short(queue: Filling, gpufair: Gpufair) -> None:
     queue.end(1, ago=39.85)
     said = gpufair("explain", "00000001").stdout
     start, end = (clock(minutes(ago), minutes(0), seconds=True) for ago in (40, 39.85))
-    assert f"It held 8 h100 on h1 from {start} to {end} (9s): success." in said
+    assert f"It held 8 h100 on h1 from {start} to {end} (9 s): success." in said
 
 
 def test_it_was_refused(queue: Filling, gpufair: Gpufair) -> None:
@@ -367,7 +369,9 @@ def test_it_was_cancelled(queue: Filling, gpufair: Gpufair) -> None:
     with queue.ledger.writing() as session:
         lifecycle.cancel(session, [run_id(1)], minutes(10), "canceled")
     said = gpufair("explain", "00000001").stdout
-    assert f"It was cancelled at {time_of_day(10)}, after waiting 20m: the run is canceled." in said
+    assert (
+        f"It was cancelled at {time_of_day(10)}, after waiting 20 min: the run is canceled." in said
+    )
     cancelled = json.loads(gpufair("explain", "00000001", "--json").stdout)["cancelled"]
     assert cancelled["why"] == "canceled"
 

@@ -32,12 +32,12 @@ def test_a_run_from_its_submission_to_its_end(queue: Filling, gpufair: Gpufair) 
     assert result.stdout.startswith(f"{run_id(3)} · nlp standard · train\n")
     told = said(result)
     assert [what for _, what in told] == [
-        "The run is submitted: team nlp asks for 8 h100, for 2h at most.",
+        "The run is submitted: team nlp asks for 8 h100, for at most 2 h.",
         "8 h100 on h1 are reserved for the run.",
-        "8 h100 on h1 are granted to the run, guaranteed, after it waited 10m.",
+        "8 h100 on h1 are granted to the run, guaranteed, after it waited 10 min.",
         "The run's work begins.",
         "The run's reservation in h100 ends.",
-        "The run ends (success), and 8 h100 are released after 30m.",
+        "The run ends (success), and 8 h100 are released after 30 min.",
     ]
     assert minute(50) in told[0][0] and told[0][0].endswith(" NOON"), "with its day and its zone"
     assert "`gpufair explain 00000003` says why it started then." in result.stdout

@@ -170,7 +170,7 @@ def test_the_policy_in_force(queue: Filling, gpufair: Gpufair) -> None:
     said = gpufair("policy", "show").stdout
     assert said.startswith("policy v2, in force since ")
     assert "adopted by daemon on here pid:[7] from gpufair.yaml" in said
-    assert "h100 has 16 GPUs on 2 nodes: 12 in quotas, 4 in none." in said
+    assert "h100 has 16 GPUs on 2 nodes, 12 of them in quotas." in said
     assert (
         "nlp is guaranteed 8 of 16 h100, may borrow 4 more, and lends all it does not use." in said
     )

@@ -93,7 +93,7 @@ def test_teams(queue: Filling, gpufair: Gpufair) -> None:
     assert " ".join(line(result, "vision", "h100")) == "vision h100 4 8 4 any 0 4 80 % 33 % 0 1"
     assert " ".join(line(result, "speech", "t4")) == "speech t4 2 0 0 any 0 1 0 % 33 % 0 0"
     assert "recent borrowing: its share of recently borrowed GPU-hours" in result.stdout
-    assert "(half-life 7d)" in result.stdout
+    assert "(half-life 7 days)" in result.stdout
     teams = json.loads(gpufair("teams", "--json").stdout)["teams"]
     assert len(teams) == 6, "every team in every pool"
     assert teams[2] == {
@@ -137,7 +137,7 @@ def test_what_is_reserved_and_for_whom(queue: Filling, gpufair: Gpufair) -> None
         "  for 00000004 (nlp, standard, 8 GPUs): 8 h100 on h1 from "
         + time_of_day(-60)
         + " at the latest",
-        "  in the fast lane of t4: 1 of 2 free, for runs of at most 1 GPU and 30m",
+        "  in the fast lane of t4: 1 of 2 free, for runs of at most 1 GPU and 30 min",
     ]
     h100, t4 = json.loads(gpufair("pools", "--json").stdout)["pools"]
     assert [one["run"] for one in h100["reservations"]] == [run_id(4)]

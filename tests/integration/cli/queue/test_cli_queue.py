@@ -48,7 +48,7 @@ def test_a_pool_with_its_line(queue: Filling, gpufair: Gpufair) -> None:
     class_, points, *starts = rows(result)[1][8:13]
     assert (class_, " ".join(starts)) == ("guaranteed", f"by {time_of_day(-30)}")
     assert 3000 < float(points.replace(",", "")) < 5000
-    assert "insufficient_gpus: h100 has 2 of 16 free, at most 2 on one node\n" in result.stdout
+    assert "insufficient_gpus: the most free on one node is 2 (2 of 16 in all)\n" in result.stdout
     assert (
         "  reserved for 00000003 (nlp/pretrain, milestone, 8 GPUs): 8 h100 on h1 from "
         f"{time_of_day(-30)} at the latest\n"
@@ -66,7 +66,7 @@ def test_long_lines_are_cut_short_and_can_be_had_whole(queue: Filling, gpufair: 
     assert "and 10 more; --all shows them" in short.stdout
     assert [words[0] for words in rows(whole)] == [str(place) for place in range(1, 31)]
     assert "more;" not in whole.stdout
-    assert short.stdout.count("reserve_held: 1 is held back for speech") == 1
+    assert short.stdout.count("reserve_held: 1 GPU is held back for speech") == 1
     assert short.stdout.count("reserve_held, as above") == 19
     assert len(json.loads(gpufair("queue", "--json").stdout)["waiting"]) == 30
 
@@ -125,7 +125,7 @@ def test_nothing_waits(queue: Filling, gpufair: Gpufair) -> None:
 def test_a_daemon_that_does_not_pass(queue: Filling, gpufair: Gpufair) -> None:
     queue.passed(ago=5)
     said = gpufair("queue").stdout
-    assert "The queue daemon on gpuhost does not run: its last pass was 5m ago, at " in said
+    assert "The queue daemon on gpuhost does not run: its last pass was 5 min ago, at " in said
     assert "No run starts until it does. Start `dagster dev` or `dagster-daemon run`." in said
     daemon = json.loads(gpufair("queue", "--json").stdout)["daemon"]
     assert (daemon["host"], daemon["overdue"]) == ("gpuhost", True)
@@ -191,7 +191,7 @@ def test_a_pool_and_a_team_that_are_no_more(queue: Filling, gpufair: Gpufair) ->
     queue.submit(asked(1, 2, pools=("a100",)), asked(2, 2, team="robots"))
     said = gpufair("queue").stdout
     assert "a100 · not in the policy · none in use · none free · 1 waiting" in said
-    assert "the pool is not in the policy (it has h100, t4)." in said
+    assert "pool a100 is not in the policy (pools: h100, t4)." in said
     assert "team robots is not in the policy" in said
     assert rows(gpufair("queue", "--team", "robots"))[0][1] == "00000002"
 

@@ -1,4 +1,4 @@
-"""Why a run waits, with who is in the way, what would help and about when: for each reason."""
+"""Why a run waits, for what, what would help and about when: for each reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def row(result: Result, run: str) -> str:
 
 
 def why(result: Result, run: str) -> str:
-    """What its line ends with: the reason, and who is in the way."""
+    """What its line ends with: the reason, and what it waits for."""
     return row(result, run).split("  ")[-1].strip()
 
 
@@ -36,7 +36,7 @@ def helps(result: Result) -> list[list[str]]:
 
 @pytest.fixture
 def kept(queue: Filling) -> Filling:
-    """Four GPUs are free, and kept for 00000003, which needs eight on a node: 00000004 has to wait."""
+    """Four GPUs are free, and reserved for 00000003, which needs eight on a node: 00000004 has to wait."""
     queue.run(asked(1, 4, ago=60, team="vision", max_duration=2 * HOUR), ago=60)
     queue.run(asked(2, 8, ago=60, team="speech"), ago=60)
     queue.submit(asked(3, 8, ago=30, tier="milestone"), asked(4, 2, ago=50, team="speech"))
@@ -48,7 +48,7 @@ def test_it_is_kept_for_a_better_one(kept: Filling, gpufair: Gpufair) -> None:
     result = gpufair("explain", "00000004")
     lines = result.stdout.splitlines()
     assert "00000003 (nlp, milestone, 8 GPUs)" in lines[3]
-    at = lines.index("In the way:")
+    at = lines.index("Reserved for other runs:")
     assert " ".join(lines[at + 2].split()) == (
         f"00000003 nlp milestone 8 30m 8 h100 on h1 from {time_of_day(-60)} at the latest"
     )
@@ -85,7 +85,7 @@ def test_what_is_kept_for_it(kept: Filling, gpufair: Gpufair) -> None:
         in result.stdout
     )
     assert f"Reserved for it: 8 h100 on h1 from {when} at the latest." in result.stdout
-    assert "In the way:" not in result.stdout
+    assert "Reserved for other runs:" not in result.stdout
     reservation = json.loads(gpufair("explain", "00000003", "--json").stdout)["reservation"]
     assert (reservation["run"], reservation["pool"], reservation["gpus"]) == (run_id(3), "h100", 8)
     assert reservation["from"].endswith("Z")
@@ -99,7 +99,9 @@ def test_what_borrows_is_kept_once_it_has_waited(queue: Filling, gpufair: Gpufai
     queue.submit(asked(3, 8, ago=50, team="speech"), asked(4, 2, ago=40, team="speech"))
     result = gpufair("queue")
     assert why(result, "00000004") == "lower_priority: reserved for 00000003"
-    assert why(result, "00000003").startswith("insufficient_gpus: h100 has 4 of 16 free")
+    assert why(result, "00000003").startswith(
+        "insufficient_gpus: the most free on one node is 4 (4 of 16 in all)"
+    )
 
 
 def test_smaller_or_elsewhere(queue: Filling, gpufair: Gpufair) -> None:
@@ -234,7 +236,7 @@ def test_it_has_borrowed_what_it_may(queue: Filling, gpufair: Gpufair) -> None:
 def test_others_do_not_lend(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(1, 3, team="vision", pools=("t4",), ago=9), ago=9)
     queue.submit(asked(2, 1, team="vision", pools=("t4",), ago=5))
-    assert why(gpufair("queue"), "00000002") == "reserve_held: 1 is held back for speech"
+    assert why(gpufair("queue"), "00000002") == "reserve_held: 1 GPU is held back for speech"
     assert gpufair("explain", "00000002").stdout.splitlines()[-1] == (
         "It starts once runs end; a run that names one more pool (gpufair/pool: t4,h100) may start "
         "sooner: `gpufair pools` shows what is held back."
@@ -247,7 +249,7 @@ def test_its_team_declares_all_it_may(queue: Filling, gpufair: Gpufair) -> None:
     queue.run(asked(2, 2, ago=9, team="vision", pools=("t4",), cpus=8.0), ago=9)
     queue.submit(asked(3, 1, ago=5, team="vision", cpus=16.0))
     assert why(gpufair("queue"), "00000003") == (
-        "ceiling: vision uses 56 cpus of 64, and the run declares 16"
+        "ceiling: vision has a ceiling of 64 CPUs: its runs use 56, and this run needs 16"
     )
     said = gpufair("explain", "00000003").stdout
     assert "What vision runs:" in said, "in all pools"
@@ -297,7 +299,10 @@ def test_it_is_kept_for_a_window_to_come(queue: Filling, gpufair: Gpufair) -> No
     assert why(result, "00000002") == (
         f"lower_priority: reserved for a window of speech from {time_of_day(-120)}"
     )
-    assert "12 are speech's in " in gpufair("explain", "00000002").stdout
+    assert (
+        "12 are reserved for a window of speech that begins in "
+        in gpufair("explain", "00000002").stdout
+    )
 
 
 def test_its_team_covers_it_and_not_its_own_account(queue: Filling, gpufair: Gpufair) -> None:
@@ -329,4 +334,4 @@ def test_a_pool_and_a_team_that_are_no_more_are_told_in_full(
     queue.submit(asked(1, 2, pools=("a100",)))
     said = why(gpufair("queue"), "00000001")
     assert said.startswith("insufficient_gpus: needs 2 ")
-    assert "the pool is not in the policy" in said
+    assert "pool a100 is not in the policy" in said
