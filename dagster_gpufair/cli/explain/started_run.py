@@ -45,7 +45,7 @@ def story_of_start(
     judged = _standing(grant, lease.run_id, grant.get("submitted"))
     best = _best_that_waited(session, grant)
     compared = _compared(judged, lease, best, grant) if judged and best else None
-    parts: list[RenderableType] = [_holds(lease, now)]
+    parts: list[RenderableType] = [holds(lease, now)]
     if moment is not None:
         parts += _on_whose(lease, moment)
     if judged is not None:
@@ -108,12 +108,17 @@ def _compared(
     return None if waited is None else compared_before(judged, lease, waited, best)
 
 
-def _holds(lease: LeaseRecord, now: float) -> str:
+def holds(lease: LeaseRecord, now: float) -> str:
+    """What it holds, since when and until when; or what it held."""
     where = f" on {', '.join(plain(node) for node in sorted(lease.nodes))}" if lease.nodes else ""
     what = f"{format_gpus(lease.gpus)} {plain(lease.pool)}{where}"
     since = clock(lease.started_at, now)
     if lease.released_at is not None:
-        return f"It held {what} {_held(lease.started_at, lease.released_at, now)}: {_ended(lease)}."
+        held = f"It held {what} {_held(lease.started_at, lease.released_at, now)}: {_ended(lease)}."
+        if lease.over_at is None:
+            return held
+        over = clock(lease.over_at, now, seconds=True)
+        return f"{held} The run was over at {over}, but processes of it went on and held the GPUs."
     verb = "It uses" if lease.ungated else "It holds"
     if lease.state == "ending":
         return (
