@@ -22,7 +22,7 @@ from dagster_gpufair.cli.output.json_output import gpus, iso
 from dagster_gpufair.cli.output.tables import Cell, Column, headline, table, under, warning
 from dagster_gpufair.cli.output.text import number, plain
 from dagster_gpufair.cli.output.times import age, clock
-from dagster_gpufair.cli.pools.pool_use import PoolUse
+from dagster_gpufair.cli.pools.pool_use import PoolUse, counts_in_words
 from dagster_gpufair.cli.queue.brief_reason import brief_reason
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
@@ -202,7 +202,8 @@ def _ungated(moment: Moment) -> Iterator[RenderableType]:
 
 
 def _headline(moment: Moment, use: PoolUse) -> str:
-    gpus_ = f"{format_gpus(use.gpus)} GPUs" if use.gpus else "not in the policy"
+    gone = f"not in the policy{counts_in_words(use)}"
+    gpus_ = f"{format_gpus(use.gpus)} GPUs" if use.gpus else gone
     away = format_gpus(use.gpus - use.ready)
     parts = [
         plain(use.name),
