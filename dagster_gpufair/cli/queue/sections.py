@@ -64,13 +64,17 @@ _RUNNING = (
 
 @dataclass(frozen=True)
 class Shown:
-    """One moment, and of it the runs that were asked for; ``records`` are theirs, by id."""
+    """One moment, and of it the runs that were asked for; ``records`` are theirs, by id.
+
+    ``user`` is whose runs they are, if only one person's were asked for.
+    """
 
     moment: Moment
     uses: Sequence[PoolUse]
     waiting: Mapping[str, Sequence[Waiter]]
     running: Mapping[str, Sequence[LeaseRecord]]
     records: Mapping[str, RequestRecord]
+    user: str | None = None
 
     def parts(self, most: int | None, with_running: bool) -> Iterator[RenderableType]:
         """To print; at most so many of what waits in each pool."""
@@ -91,9 +95,26 @@ class Shown:
             yield ""
         first = next((waiter for line in self.waiting.values() for waiter in line), None)
         if first is None:
-            yield "No run waits here. `gpufair pools` shows the GPUs, `gpufair teams` who uses them."
+            yield self._none_waits(with_running)
         else:
             yield f"`gpufair explain {moment.names[first.request.id]}` says more about a run."
+
+    def _none_waits(self, with_running: bool) -> str:
+        if self.user is None:
+            return (
+                "No run waits here. `gpufair pools` shows the GPUs, `gpufair teams` who uses them."
+            )
+        none = f"No run with the tag `user: {plain(self.user)}` waits"
+        held = sum(len(leases) for leases in self.running.values())
+        if not held:
+            return (
+                f"{none} or holds GPUs here. --mine goes by this tag of runs; the name in it is that of "
+                "GPUFAIR_USER, or else of the user of this machine. `gpufair queue --all` shows everybody's runs."
+            )
+        if with_running:
+            return f"{none} here. `gpufair queue` shows everybody's runs."
+        hold = "1 run that holds" if held == 1 else f"{held} runs that hold"
+        return f"{none} here. `gpufair queue --mine --all` shows the {hold} GPUs."
 
     @property
     def facts(self) -> object:

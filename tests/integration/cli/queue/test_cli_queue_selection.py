@@ -92,7 +92,24 @@ def test_my_own_runs(busy: Filling, gpufair: Gpufair, monkeypatch: pytest.Monkey
     monkeypatch.setattr("getpass.getuser", lambda: "bob@lab")
     assert runs(gpufair("queue", "--mine")) == ["00000004"]
     monkeypatch.setattr("getpass.getuser", lambda: "nobody")
-    assert "No run waits here." in gpufair("queue", "--mine").stdout
+    said = " ".join(gpufair("queue", "--mine").stdout.split())
+    assert "No run with the tag `user: nobody` waits or holds GPUs here." in said
+    assert "GPUFAIR_USER" in said and "`gpufair queue --all` shows everybody's runs." in said
+
+
+def test_my_own_runs_hold_gpus_and_none_waits(
+    busy: Filling, gpufair: Gpufair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with busy.ledger.writing() as session:
+        lifecycle.cancel(session, [run_id(3)], 1.0, "canceled")
+    monkeypatch.setenv("GPUFAIR_USER", "ana")
+    said = gpufair("queue", "--mine").stdout
+    assert (
+        "No run with the tag `user: ana` waits here. `gpufair queue --mine --all` shows the 2 runs that hold "
+        "GPUs." in said
+    )
+    said = gpufair("queue", "--mine", "--all").stdout
+    assert "waits here. `gpufair queue` shows everybody's runs." in said
 
 
 def test_of_one_team_with_what_runs(busy: Filling, gpufair: Gpufair) -> None:
