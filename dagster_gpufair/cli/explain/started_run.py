@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.cli.explain.comparison import comparison_json, side_by_side
+from dagster_gpufair.cli.explain.gpu_holders import is_being_launched
 from dagster_gpufair.cli.explain.runner_up import compared_before, of_one_source
 from dagster_gpufair.cli.moment.current import Moment, short_ids
 from dagster_gpufair.cli.moment.quota_words import quota_use
@@ -124,6 +125,12 @@ def holds(lease: LeaseRecord, now: float) -> str:
         return (
             f"{verb} {what} since {since} ({age(now - lease.started_at)}), though the run is over: processes "
             "of it are still there. The GPUs are free when these have ended."
+        )
+    if is_being_launched(lease):
+        return (
+            f"It was granted {what} at {clock(lease.started_at, now, seconds=True)} "
+            f"({age(now - lease.started_at)} ago) and is being launched: it holds them already, and its work "
+            "has not begun."
         )
     bound = lease.to_lease(now).ends
     until = "until it ends" if bound is None else f"until {clock(bound, now)} at the latest"

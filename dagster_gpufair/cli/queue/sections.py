@@ -108,8 +108,9 @@ class Shown:
         held = sum(len(leases) for leases in self.running.values())
         if not held:
             return (
-                f"{none} or holds GPUs here. --mine goes by this tag of runs; the name in it is that of "
-                "GPUFAIR_USER, or else of the user of this machine. `gpufair queue --all` shows everybody's runs."
+                f"{none} or holds GPUs here. --mine goes by this tag of runs, and takes the name from "
+                "GPUFAIR_USER, or else from the user of this machine. `gpufair queue --all` shows "
+                "everybody's runs."
             )
         if with_running:
             return f"{none} here. `gpufair queue` shows everybody's runs."

@@ -143,6 +143,7 @@ def test_the_waiting_for_programs(queue: Filling, gpufair: Gpufair) -> None:
         "tier": "standard",
         "pool": "h100",
         "gpus": 8,
+        "being_launched": False,
         "lingering": False,
         "since": said["holding"][1]["since"],
         "about": None,
@@ -307,7 +308,7 @@ def test_it_was_granted_without_a_record_of_why(queue: Filling, gpufair: Gpufair
             data={"points": {"tier": 1.0, "charm": 2.0}, "saturation": 1.0, "submitted": 5.0},
         )
     said = gpufair("explain", "00000001").stdout
-    assert "It holds 8 h100 on h1 since" in said
+    assert "It was granted 8 h100 on h1 at" in said
     assert "It started at" not in said
 
 
