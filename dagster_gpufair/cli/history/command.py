@@ -55,7 +55,7 @@ def history(run_id: str, home: Path | None, as_json: bool) -> None:
             {
                 "run": record.run_id,
                 "job": record.job_name,
-                "team": record.team,
+                "team": record.team or None,
                 "state": record.state,
                 "holds_gpus": bool(held),
                 "lingering": any(lease.state == "ending" for lease in held),

@@ -59,7 +59,10 @@ def refuse(session: Session, request: RequestRecord, code: str, message: str, at
         or changed(session, moving("refuse", [request.id]).values(refusal))
     ):
         return False
+    unread = [name for name in ("team", "tier", "gpus") if not getattr(request, name)]
     data = {**asked(request), "code": code, "message": message}
+    for name in unread:
+        data.pop(name, None)
     _tell(session, "refused", request, at, data)
     return True
 

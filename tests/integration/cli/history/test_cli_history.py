@@ -8,7 +8,11 @@ from collections.abc import Callable
 from cli_samples import Filling, asked, minute, minutes, run_id, time_of_day
 from click.testing import Result
 
+from dagster_gpufair.engine.policy_file import InForce
+from dagster_gpufair.gate.submission.admission import Refusal, Submission
+from dagster_gpufair.gate.submission.recording import record
 from dagster_gpufair.ledger import events, leases, lifecycle
+from dagster_gpufair.policy.loading import parse_policy
 
 Gpufair = Callable[..., Result]
 
@@ -180,3 +184,32 @@ def test_nothing_was_refused(queue: Filling, gpufair: Gpufair) -> None:
         "No run was refused. `gpufair queue` shows those that wait.\n"
     )
     assert gpufair("refused", "--team", "nlp").stdout.startswith("No run of team nlp was refused.")
+
+
+def test_what_could_not_be_read_of_a_refused_run_is_null_and_the_rest_is_there(
+    queue: Filling, gpufair: Gpufair
+) -> None:
+    in_force = InForce(1, parse_policy(queue.text))
+    given = {
+        1: {"gpus": "many"},
+        2: {
+            "gpus": "4-32",
+            "team": "vison",
+            "pool": "h100, t4",
+            "tier": "standard",
+            "project": "lab",
+        },
+    }
+    with queue.ledger.writing() as session:
+        for number, tags in given.items():
+            written = {f"gpufair/{key}": value for key, value in tags.items()}
+            submission = Submission(run_id(number), "train", "jobs", written, minutes(9 - number))
+            assert isinstance(record(session, in_force, submission), Refusal)
+    second, first = json.loads(gpufair("refused", "--json").stdout)["refused"]
+    asked_for = ("team", "project", "tier", "gpus", "pools")
+    assert [first[key] for key in asked_for] == [None, None, None, None, []]
+    assert [second[key] for key in asked_for] == ["vison", "lab", "standard", 32, ["h100", "t4"]]
+    explained = json.loads(gpufair("explain", "00000001", "--json").stdout)
+    assert [explained[key] for key in asked_for] == [None, None, None, None, []]
+    (event,) = json.loads(gpufair("history", "00000001", "--json").stdout)["events"]
+    assert event["data"].keys().isdisjoint(("team", "tier", "gpus"))
