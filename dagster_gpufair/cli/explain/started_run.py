@@ -66,6 +66,8 @@ def story_of_start(
             "class": lease.class_.label if lease.class_ is not None else None,
             "covered": None if moment is None else moment.is_covered(lease),
             "ungated": lease.ungated,
+            "host": _machine(lease) if lease.processes else None,
+            "processes": sorted(int(pid) for pid in lease.processes or {}),
             "policy_version": lease.policy_version,
         },
         "compared": comparison_json(compared) if compared else None,
@@ -124,7 +126,7 @@ def holds(lease: LeaseRecord, now: float) -> str:
     if lease.state == "ending":
         return (
             f"{verb} {what} since {since} ({age(now - lease.started_at)}), though the run is over: processes "
-            "of it are still there. The GPUs are free when these have ended."
+            f"of it are still there. The GPUs are free when these have ended.{_where_to_look(lease)}"
         )
     if is_being_launched(lease):
         return (
@@ -135,6 +137,19 @@ def holds(lease: LeaseRecord, now: float) -> str:
     bound = lease.to_lease(now).ends
     until = "until it ends" if bound is None else f"until {clock(bound, now)} at the latest"
     return f"{verb} {what} since {since} ({age(now - lease.started_at)}), {until}."
+
+
+def _where_to_look(lease: LeaseRecord) -> str:
+    """The command that shows the processes that were seen of a run, if any were: on their machine."""
+    if not lease.processes:
+        return ""
+    pids = ",".join(sorted(lease.processes, key=int))
+    return f" On {_machine(lease)}, `ps -o pid,lstart,args -p {pids}` shows which of them go on."
+
+
+def _machine(lease: LeaseRecord) -> str:
+    """Where process ids mean something: a name of a host, or of a container."""
+    return plain((lease.launch_host or "").partition(" ")[0] or "the daemon's machine")
 
 
 def _held(start: float, end: float, now: float) -> str:

@@ -87,13 +87,16 @@ def test_a_run_that_is_over_while_its_processes_hold_gpus(queue: Filling, gpufai
     queue.run(asked(1, 8, ago=30), ago=30)
     with queue.ledger.writing() as session:
         (lease,) = leases.open_leases(session)
+        lifecycle.saw_processes(session, lease.id, {"4712": 7_100, "987": 7_000})
         lifecycle.linger(session, lease.id, minutes(20), "failure", minutes(19))
     result = gpufair("history", "00000001")
     assert said(result)[3][1].startswith(f"The run is over since {minute(20)}")
     assert said(result)[3][1].endswith("but processes of it go on: it still holds its GPUs.")
-    assert (
-        f"It holds 8 h100 on h1 since {time_of_day(30)} (30m), though the run is" in result.stdout
-    )
+    told = " ".join(result.stdout.split())
+    assert f"It holds 8 h100 on h1 since {time_of_day(30)} (30m), though the run is over" in told
+    assert "`ps -o pid,lstart,args -p 987,4712` shows which of them go on." in told
+    lease_json = json.loads(gpufair("explain", "00000001", "--json").stdout)["lease"]
+    assert lease_json["processes"] == [987, 4712]
     data = json.loads(gpufair("history", "00000001", "--json").stdout)
     assert (data["state"], data["holds_gpus"], data["lingering"]) == ("granted", True, True)
 
