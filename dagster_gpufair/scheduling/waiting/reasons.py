@@ -4,6 +4,7 @@ It is judged by the least that the request accepts, in the first pool of its lis
 is missing; if the rules allow it in none of them, in the first that is in the policy. There, the
 first of these that holds:
 
+- ``environment``: none of its pools is in the policy any more
 - ``preempting``: GPUs are promised to it, and its victims are under notice
 - ``approval``: its victims and its promise wait for a person
 - ``quota_exhausted``: it would be over quota, and borrowing is off or not allowed for it
@@ -108,7 +109,7 @@ class Reasons:
         gpus, pools = request.sizes[-1], self._snapshot.pools(request)
         if not pools:
             pool = request.pools[0] if request.pools else ""
-            return Why(pool, gpus, "insufficient_gpus", self._no_pool(request, pool))
+            return Why(pool, gpus, "environment", self._no_pool(request, pool))
         holdings = [self._snapshot.accounts.holding(request, pool) for pool in pools]
         if rights is None:
             return Why(pools[0], gpus, "quota_exhausted", self._no_rights(request, holdings[0]))
@@ -294,7 +295,10 @@ class Reasons:
 
     def _no_pool(self, request: Request, pool: str) -> str:
         known = words.in_policy(self._policy.pools)
-        return f"{self._needs(request, pool)}; the pool is not in the policy {known}."
+        return (
+            f"{self._needs(request, pool)}; the pool is not in the policy {known}. Launch it again for a "
+            "pool of the policy, or put this one back."
+        )
 
     def _no_rights(self, request: Request, holding: Holding) -> str:
         what, name, known = "team", request.team, words.in_policy(self._policy.teams)
