@@ -204,6 +204,7 @@ def _grant(
         pool=start.pool,
         gpus=start.gpus,
         nodes=start.nodes,
+        cards=start.cards,
         class_=start.class_,
         at=now,
         policy_version=policy_version,

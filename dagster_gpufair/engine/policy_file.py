@@ -8,6 +8,7 @@ on a mount that hangs, so it is read before the ledger is written to, and never 
 from __future__ import annotations
 
 import hashlib
+import shlex
 import threading
 import time
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from dagster_gpufair.ledger import policies, status
 from dagster_gpufair.ledger.status import POLICY_FILE
 from dagster_gpufair.policy.loading import parse_policy, read_policy
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.policy.problems import PolicyError, Problem
+from dagster_gpufair.policy.problems import PolicyError, PolicyFileMissing, Problem
 from dagster_gpufair.policy.quantities import format_moment
 
 _PATIENCE = 5.0
@@ -59,6 +60,7 @@ class Seen:
     mark: object
     good: Good | None = None
     problems: Sequence[Problem] = ()
+    is_missing: bool = False
 
 
 def find_policy_file(setting: str, instance_root: str | None) -> Path:
@@ -144,6 +146,9 @@ class PolicyWatch:
         if seen.good is not None:
             policies.adopt(session, seen.good.text, seen.good.digest, str(self.path), by, at)
         trouble = _trouble(self.path, seen.problems) if seen.problems else None
+        kept = policies.in_force(session) if seen.is_missing else None
+        if kept is not None:
+            trouble = _gone(self.path, kept.version)
         status.put(session, POLICY_FILE, trouble, at)
 
         def settle(_: Connection) -> None:
@@ -190,7 +195,8 @@ def _found(path: Path, stamp: Stamp) -> Seen:
     try:
         text, policy = read_policy(path)
     except PolicyError as error:
-        return Seen(stamp, problems=error.problems)
+        is_missing = isinstance(error, PolicyFileMissing)
+        return Seen(stamp, problems=error.problems, is_missing=is_missing)
     return Seen(stamp, Good(text, hashlib.sha256(text.encode()).hexdigest(), policy))
 
 
@@ -200,6 +206,18 @@ def _stamp(path: Path) -> Stamp:
     except (OSError, ValueError):
         return ()
     return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+
+
+def _gone(path: Path, version: int) -> dict[str, object]:
+    """The file is no more, but what it said is in force: the ledger has it."""
+    restores = (
+        f"`gpufair policy show --yaml > {shlex.quote(str(path))}` writes policy v{version} there"
+    )
+    return {
+        "file": str(path),
+        "summary": f"{path.name} is missing; {restores}",
+        "problems": [{"path": "", "message": f"no such file; {restores}"}],
+    }
 
 
 def _trouble(path: Path, found: Sequence[Problem]) -> dict[str, object]:

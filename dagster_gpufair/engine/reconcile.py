@@ -42,7 +42,8 @@ def judge(
     if sight.doing == "over":
         at = now if sight.since is None else min(max(sight.since, lease.started_at), now)
         if not sight.alive:
-            return Verdict("release", at, sight.how)
+            # What outlived its run held the GPUs until now.
+            return Verdict("release", now if lease.state == "ending" else at, sight.how)
         # A process ends a moment after its run; only then is it worth a word.
         if lease.state == "ending" or now - at < LINGERS_AFTER:
             return None

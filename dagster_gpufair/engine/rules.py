@@ -53,10 +53,8 @@ class Rules:
     def _adopt(self, session: Session, seen: Seen, now: float) -> None:
         before = policies.in_force(session)
         by = f"daemon on {socket.gethostname()}"
-        problems = self._watch.adopt(session, seen, now, by)
+        self._watch.adopt(session, seen, now, by)
         after = policies.in_force(session)
-        for problem in problems:
-            self._logger.error("%s changes nothing: %s", self._watch.path, problem)
         if after is not None and (before is None or after.version != before.version):
             self._logger.info("GPU policy v%d is in force (%s)", after.version, self._watch.path)
 

@@ -21,6 +21,7 @@ EventKind = Literal[
     "uncordoned",
     # requests
     "submitted",
+    "waits",
     "refused",
     "cancelled",
     # leases

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.ledger.columns import Name
 from dagster_gpufair.ledger.statements import chunks
 from dagster_gpufair.ledger.tables import LeaseRow, RequestRow
-from dagster_gpufair.scheduling.model import Class, Lease
+from dagster_gpufair.scheduling.model import Cards, Class, Lease
 
 LeaseState = Literal[
     "granted",
@@ -54,6 +54,7 @@ class LeaseRecord:
     pool: str
     gpus: int
     nodes: Mapping[str, int]
+    cards: Mapping[str, Any] | None
     devices: Mapping[str, Any] | None
     started_at: float
     began_at: float | None
@@ -111,6 +112,7 @@ class LeaseRecord:
             started=self.started_at,
             began=began,
             nodes=self.nodes,
+            cards=recorded_cards(self.cards),
             project=self.project,
             max_duration=self.max_duration,
             source=self.source,
@@ -124,6 +126,11 @@ class LeaseRecord:
             # Its run is over, and nobody knows when its processes are.
             overdue=self.state == "ending",
         )
+
+
+def recorded_cards(data: Mapping[str, Any] | None) -> Cards:
+    """The cards of a lease as they are recorded; none where they are not."""
+    return {node: tuple((card, gpus) for card, gpus in here) for node, here in (data or {}).items()}
 
 
 _MOST_PAIRS = 200

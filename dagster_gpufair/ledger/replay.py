@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, cast
 
 from dagster_gpufair.ledger.events import Event
+from dagster_gpufair.ledger.leases import recorded_cards
 from dagster_gpufair.ledger.state import where_it_counts
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.scheduling.model import Account, Blocked, Lease, Promise, Request, State
@@ -117,7 +118,8 @@ class Moment:
         self._left(event)
         request = self._asked[data["request"]]
         assert event.pool is not None
-        lease = request.lease(event.pool, data["gpus"], event.at, data["nodes"])
+        cards = recorded_cards(data.get("cards"))
+        lease = request.lease(event.pool, data["gpus"], event.at, data["nodes"], cards)
         if event.kind == "ungated":
             lease = replace(lease, began=event.at)
         source = None if request.source is None else (request.team, request.source)

@@ -85,7 +85,9 @@ def where_it_counts(policy: Policy, lease: Lease) -> Iterator[Lease]:
     for number, (name, on_nodes) in enumerate(sorted(by_pool.items())):
         # One lease, in several pools: only its first part is known by its id.
         id_ = lease.id if number == 0 else f"{lease.id} in {name}"
-        yield replace(lease, id=id_, pool=name, gpus=sum(on_nodes.values()), nodes=on_nodes)
+        cards = {node: here for node, here in lease.cards.items() if node in on_nodes}
+        gpus = sum(on_nodes.values())
+        yield replace(lease, id=id_, pool=name, gpus=gpus, nodes=on_nodes, cards=cards)
 
 
 def blocked_of(waiting: Iterable[RequestRecord]) -> dict[str, tuple[str, str]]:

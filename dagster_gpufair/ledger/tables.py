@@ -155,6 +155,8 @@ class LeaseRow(Base):
     pool: Mapped[Indexed]
     gpus: Mapped[int]
     nodes: Mapped[dict[str, Any]]
+    cards: Mapped[dict[str, Any] | None] = mapped_column(Data(none_as_null=True))
+    """By node, the number of each card and the thousandths of it that are leased; None in old leases."""
     devices: Mapped[dict[str, Any] | None] = mapped_column(Data(none_as_null=True))
     """By node, the devices that are bound; None where they are not known."""
     started_at: Mapped[float]

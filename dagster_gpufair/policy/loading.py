@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from dagster_gpufair.policy.checks import problems_of
 from dagster_gpufair.policy.models import Policy, Pool
-from dagster_gpufair.policy.problems import PolicyError, Problem, dotted, shown
+from dagster_gpufair.policy.problems import PolicyError, PolicyFileMissing, Problem, dotted, shown
 from dagster_gpufair.policy.wording import worded
 from dagster_gpufair.policy.yaml_text import LARGEST_TEXT, decode, read_yaml
 
@@ -42,11 +42,15 @@ def read_policy(path: str | Path) -> tuple[str, Policy]:
     """A policy file's text and what it says.
 
     Raises:
+        PolicyFileMissing: if there is no such file.
         PolicyError: if it cannot be read, or is no sound policy.
     """
     source = str(path)
     try:
         data = _regular_file(path)
+    except FileNotFoundError:
+        message = "no such file; `gpufair init` writes one"
+        raise PolicyFileMissing([Problem("", message)], source) from None
     except (OSError, ValueError) as error:
         raise PolicyError([Problem("", _unreadable(error))], source) from None
     text = decode(data, source)
@@ -207,8 +211,6 @@ def _under(prefix: str, path: str) -> str:
 
 
 def _unreadable(error: OSError | ValueError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "no such file; `gpufair init` writes one"
     if isinstance(error, IsADirectoryError):
         return "is a folder; give the policy file in it"
     if isinstance(error, _NotAFile):

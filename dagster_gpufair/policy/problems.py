@@ -56,6 +56,10 @@ class PolicyError(Exception):
         return "\n".join([headline, *problem_lines(self.problems)])
 
 
+class PolicyFileMissing(PolicyError):
+    """There is no policy file under the path."""
+
+
 def problem_lines(problems: Sequence[Problem]) -> list[str]:
     """One indented line for each, the messages in one column; a very long list is cut short."""
     shown_here = problems[:_MOST_LINES]

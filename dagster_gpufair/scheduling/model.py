@@ -73,6 +73,13 @@ class Account(NamedTuple):
         return self.team if self.project is None else f"{self.team}/{self.project}"
 
 
+Cards = Mapping[str, Sequence[tuple[int, int]]]
+"""By node, the cards of a lease by number, from 0, and how much of each it has."""
+
+UNNAMED = ""
+"""The one node that a pool without nodes counts as: only its cards have a shape."""
+
+
 @dataclass(frozen=True, slots=True)
 class Promise:
     """GPUs reserved for a request while its victims are stopped: all of them, also those free already.
@@ -121,9 +128,14 @@ class Request:
         return (self.gpus, self.min_gpus)
 
     def lease(
-        self, pool: str, gpus: int, started: float, nodes: Mapping[str, int] | None = None
+        self,
+        pool: str,
+        gpus: int,
+        started: float,
+        nodes: Mapping[str, int] | None = None,
+        cards: Cards | None = None,
     ) -> Lease:
-        """What it holds if it starts then, with so many GPUs of a pool, on these nodes."""
+        """What it holds if it starts then, with so many GPUs of a pool, on these nodes and cards."""
         return Lease(
             id=self.id,
             team=self.team,
@@ -132,6 +144,7 @@ class Request:
             gpus=gpus,
             started=started,
             nodes=nodes or {},
+            cards=cards or {},
             project=self.project,
             max_duration=self.max_duration,
             source=self.source,
@@ -145,6 +158,7 @@ class Request:
 class Lease:
     """GPUs granted to a request, on the nodes named (none in a pool without nodes).
 
+    ``cards`` says which cards of them; where it does not, they are packed by the rule for what starts.
     ``began`` is when the work on them began, where that is later than ``started``: a container may take
     its time. ``checkpointed`` is when its work was last saved, ``notice_until`` when it has to be gone if it
     was given notice and ``notice_for`` the request that this was for, ``term_from`` when its borrowing time
@@ -158,6 +172,7 @@ class Lease:
     gpus: int
     started: float
     nodes: Mapping[str, int] = field(default_factory=dict)
+    cards: Cards = field(default_factory=dict)
     project: str | None = None
     max_duration: float | None = None
     source: str | None = None
@@ -317,10 +332,11 @@ class Start:
     saturation: float
     points: Points
     inside: float = 0.0
+    cards: Cards = field(default_factory=dict)
 
     def lease(self, now: float) -> Lease:
         """What it holds from now on."""
-        return self.request.lease(self.pool, self.gpus, now, self.nodes)
+        return self.request.lease(self.pool, self.gpus, now, self.nodes, self.cards)
 
 
 class Victim(NamedTuple):

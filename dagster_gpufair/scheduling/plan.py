@@ -120,6 +120,7 @@ class _Pass:
         if kept is not None:
             snapshot.fulfil(kept)
         standing = snapshot.standing(request, asker.holding, asker.gpus)
+        cards = snapshot.start(asker, nodes)
         self._starts.append(
             Start(
                 request=request,
@@ -130,9 +131,9 @@ class _Pass:
                 saturation=standing.saturation,
                 points=standing.points,
                 inside=standing.inside,
+                cards=cards,
             )
         )
-        snapshot.start(asker, nodes)
         if request.promised is not None and kept is not None and nodes is not kept.nodes:
             snapshot.started_elsewhere(kept)
         self._queue.started(turn, nodes)

@@ -13,8 +13,17 @@ from dagster_gpufair.scheduling.accounts.balance import Balance
 from dagster_gpufair.scheduling.accounts.ceilings import Ceilings
 from dagster_gpufair.scheduling.accounts.holding import Holding, Rights, rights_of
 from dagster_gpufair.scheduling.accounts.running import Running
-from dagster_gpufair.scheduling.model import Ageing, Class, Lease, Points, Request, State
+from dagster_gpufair.scheduling.model import (
+    Ageing,
+    Cards,
+    Class,
+    Lease,
+    Points,
+    Request,
+    State,
+)
 from dagster_gpufair.scheduling.order import NEVER, Order, Standing
+from dagster_gpufair.scheduling.space.cards import FreeCards
 from dagster_gpufair.scheduling.space.room import Room
 
 _NO_ROOM = Room(Pool(gpus=0), ())
@@ -42,6 +51,7 @@ class Present:
             )
             for name, pool in policy.pools.items()
         }
+        self._cards = {name: FreeCards(in_pools.get(name, ())) for name in policy.pools}
         ready = {name: room.ready for name, room in self.rooms.items()}
         self.accounts = Accounts(policy, leases, state.used, ready, now)
         self.running = Running(policy, leases, self.accounts)
@@ -129,11 +139,15 @@ class Present:
             return False
         return room.could_place(gpus, request.gpus_per_node, held_back)
 
-    def count(self, asker: Asker, nodes: Mapping[str, int]) -> None:
-        """The request starts."""
+    def cards_for(self, asker: Asker, nodes: Mapping[str, int]) -> Cards:
+        """The cards that it gets there, if it starts now."""
+        return self._cards[asker.pool].take(self.room(asker.pool).nodes, nodes)
+
+    def count(self, asker: Asker, nodes: Mapping[str, int], cards: Cards) -> None:
+        """The request starts, on these cards."""
         request, holding, gpus = asker.request, asker.holding, asker.gpus
         room = self.room(holding.pool)
-        lease = asker.as_lease(self.now, room.said(nodes))
+        lease = asker.as_lease(self.now, room.said(nodes), cards)
         self._started.add(request.id)
         room.hold(lease, nodes)
         self.accounts.take(holding, gpus, request.source)

@@ -10,7 +10,7 @@ from dagster_gpufair.scheduling.accounts.asker import Asker
 from dagster_gpufair.scheduling.calendar.calendar import Calendar
 from dagster_gpufair.scheduling.calendar.kept import Kept
 from dagster_gpufair.scheduling.calendar.promises import Promises
-from dagster_gpufair.scheduling.model import State, Victim
+from dagster_gpufair.scheduling.model import Cards, State, Victim
 from dagster_gpufair.scheduling.present import Present
 from dagster_gpufair.scheduling.stoppable import Stoppable
 
@@ -85,10 +85,12 @@ class Snapshot(Present):
         self.calendar.withdrawn(kept)
         self.promises.withdraw(kept.request)
 
-    def start(self, asker: Asker, nodes: Mapping[str, int]) -> None:
-        """The request starts."""
-        self.calendar.started(asker, nodes)
-        self.count(asker, nodes)
+    def start(self, asker: Asker, nodes: Mapping[str, int]) -> Cards:
+        """The request starts, on these cards."""
+        cards = self.cards_for(asker, nodes)
+        self.calendar.started(asker, nodes, cards)
+        self.count(asker, nodes, cards)
+        return cards
 
     def promise(self, asker: Asker, nodes: Mapping[str, int], victims: Sequence[Victim]) -> None:
         """The victims are given notice, and the placement is kept for the request."""

@@ -40,6 +40,7 @@ _HAPPENED = {
     "ungated": "found running",
     "released": "ended",
     "unreserved": "reservation lost",
+    "lingering": "run over, processes go on",
 }
 
 
@@ -95,7 +96,11 @@ def _history(happened: Sequence[Event], now: float) -> str:
     """``submitted 11:50:02 · granted 12:40:07``."""
     # A reservation that ends as its run starts, or is gone, is not lost.
     over = {one.at for one in happened if one.kind in ("granted", "cancelled")}
-    happened = [one for one in happened if one.kind != "unreserved" or one.at not in over]
+    happened = [
+        one
+        for one in happened
+        if one.kind != "waits" and (one.kind != "unreserved" or one.at not in over)
+    ]
     shown = happened[-_EVENTS_SHOWN:]
     told = [
         f"{_HAPPENED.get(one.kind, one.kind)} {clock(one.at, now, seconds=True)}{_to_whom(one)}"
@@ -172,15 +177,15 @@ def _facts(record: RequestRecord) -> dict[str, Any]:
         "run": record.run_id,
         "job": record.job_name,
         "location": record.location,
-        "team": record.team,
+        "team": record.team or None,
         "project": record.project,
-        "tier": record.tier,
+        "tier": record.tier or None,
         "kind": record.kind,
         "source": record.source,
         "launched_by": launched_by(record).as_json(),
         "asks_for_gpus": True,
         "pools": list(record.pools),
-        "gpus": gpus(record.gpus),
+        "gpus": gpus(record.gpus or None),
         "min_gpus": gpus(record.min_gpus),
         "gpus_per_node": gpus(record.gpus_per_node),
         "max_duration_seconds": record.max_duration,

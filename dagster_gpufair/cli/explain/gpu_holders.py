@@ -70,6 +70,7 @@ def holders_json(moment: Moment, leases: Sequence[LeaseRecord]) -> list[dict[str
             "at_the_latest": iso(ends.latest),
             "covered": moment.is_covered(lease),
             "ungated": lease.ungated,
+            "being_launched": is_being_launched(lease),
             "lingering": lease.state == "ending",
         }
         for lease in leases
@@ -91,8 +92,15 @@ def ends_of(moment: Moment, lease: LeaseRecord) -> Expected:
     return Expected.of(latest, moment.usual_ends.get(lease.request_id))
 
 
+def is_being_launched(lease: LeaseRecord) -> bool:
+    """Whether it holds GPUs for work that has not begun."""
+    return lease.state in ("granted", "launching")
+
+
 def ends_words(moment: Moment, lease: LeaseRecord) -> str:
-    """When a lease ends; that its run is over, where only its processes hold the GPUs."""
+    """When a lease ends; that its work has not begun; that its run is over, and its processes are not."""
+    if is_being_launched(lease):
+        return "being launched"
     if lease.state == "ending":
         return "run is over"
     return ends_of(moment, lease).words(moment.now)

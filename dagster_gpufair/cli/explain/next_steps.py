@@ -37,7 +37,7 @@ def next_step(
     """
     tried = None if remedies is None else frozenset(remedy.change for remedy in remedies)
     run = _Run(policy, request, pool, request.submitted if now is None else now, tried)
-    if reason in ("insufficient_gpus", "quota_exhausted") and not run.is_in_policy:
+    if reason in ("environment", "quota_exhausted") and not run.is_in_policy:
         return (
             "It starts once the policy has its team, tier and pool again. Otherwise cancel it and launch it "
             "with other tags: `gpufair policy show` says which names there are."
@@ -100,7 +100,8 @@ class _Run:
         for pool in self.policy.pools:
             other = replace(self.request, pools=(pool,), promised=None)
             if pool not in self.request.pools and why_never(self.policy, other) is None:
-                return f"{POOL}: {sentence(','.join([*self.request.pools, pool]))}"
+                known = [name for name in self.request.pools if name in self.policy.pools]
+                return f"{POOL}: {sentence(','.join([*known, pool]))}"
         return ""
 
     @property

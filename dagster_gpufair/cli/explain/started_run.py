@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.cli.explain.comparison import comparison_json, side_by_side
+from dagster_gpufair.cli.explain.gpu_holders import is_being_launched
 from dagster_gpufair.cli.explain.runner_up import compared_before, of_one_source
 from dagster_gpufair.cli.moment.current import Moment, short_ids
 from dagster_gpufair.cli.output.json_output import gpus, iso
@@ -45,7 +46,7 @@ def story_of_start(
     judged = _standing(grant, lease.run_id, grant.get("submitted"))
     best = _best_that_waited(session, grant)
     compared = _compared(judged, lease, best, grant) if judged and best else None
-    parts: list[RenderableType] = [_holds(lease, now)]
+    parts: list[RenderableType] = [holds(lease, now)]
     if moment is not None:
         parts += _on_whose(lease, moment)
     if judged is not None:
@@ -65,6 +66,8 @@ def story_of_start(
             "class": lease.class_.label if lease.class_ is not None else None,
             "covered": None if moment is None else moment.is_covered(lease),
             "ungated": lease.ungated,
+            "host": _machine(lease) if lease.processes else None,
+            "processes": sorted(int(pid) for pid in lease.processes or {}),
             "policy_version": lease.policy_version,
         },
         "compared": comparison_json(compared) if compared else None,
@@ -108,22 +111,45 @@ def _compared(
     return None if waited is None else compared_before(judged, lease, waited, best)
 
 
-def _holds(lease: LeaseRecord, now: float) -> str:
+def holds(lease: LeaseRecord, now: float) -> str:
+    """What it holds, since when and until when; or what it held."""
     where = f" on {', '.join(plain(node) for node in sorted(lease.nodes))}" if lease.nodes else ""
     what = f"{format_gpus(lease.gpus)} {plain(lease.pool)}{where}"
     since = clock(lease.started_at, now)
     if lease.released_at is not None:
-        return f"It held {what} {_held(lease.started_at, lease.released_at, now)}: {_ended(lease)}."
+        held = f"It held {what} {_held(lease.started_at, lease.released_at, now)}: {_ended(lease)}."
+        if lease.over_at is None:
+            return held
+        over = clock(lease.over_at, now, seconds=True)
+        return f"{held} The run was over at {over}, but processes of it went on and held the GPUs."
     verb = "It uses" if lease.ungated else "It holds"
     held = age_in_words(now - lease.started_at)
     if lease.state == "ending":
         return (
             f"{verb} {what} since {since} ({held}), though the run is over: processes of it are still "
-            "there. The GPUs are free when these have ended."
+            f"there. The GPUs are free when these have ended.{_where_to_look(lease)}"
+        )
+    if is_being_launched(lease):
+        return (
+            f"It was granted {what} at {clock(lease.started_at, now, seconds=True)} "
+            f"({held} ago) and is being launched: it holds them already, and its work has not begun."
         )
     bound = lease.to_lease(now).ends
     until = "until it ends" if bound is None else f"until {clock(bound, now)} at the latest"
     return f"{verb} {what} since {since} ({held}), {until}."
+
+
+def _where_to_look(lease: LeaseRecord) -> str:
+    """The command that shows the processes that were seen of a run, if any were: on their machine."""
+    if not lease.processes:
+        return ""
+    pids = ",".join(sorted(lease.processes, key=int))
+    return f" On {_machine(lease)}, `ps -o pid,lstart,args -p {pids}` shows which of them go on."
+
+
+def _machine(lease: LeaseRecord) -> str:
+    """Where process ids mean something: a name of a host, or of a container."""
+    return plain((lease.launch_host or "").partition(" ")[0] or "the daemon's machine")
 
 
 def _held(start: float, end: float, now: float) -> str:

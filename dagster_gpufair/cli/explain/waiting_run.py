@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import RenderableType
@@ -47,6 +48,9 @@ class _Story:
         self._remedies: Sequence[Remedy] | None = (
             remedies_of(moment, waiter.request) if self._waits else ()
         )
+        known = tuple(pool for pool in waiter.request.pools if pool in moment.policy.pools)
+        self._again = replace(waiter.request, pools=known)
+        """As it can be launched again: a pool that is no more would be refused."""
         self._not_carried_out = not_carried_out(moment.written)
         self._would_stop = self._stops_for_it() if self._waits else None
 
@@ -65,7 +69,7 @@ class _Story:
             yield from _after_a_gap(self._those_ahead())
             yield from _after_a_gap(who_holds(moment, waiter))
             if waiter.request.id not in moment.state.blocked:
-                yield from _after_a_gap(would_start_with(waiter.request, self._remedies))
+                yield from _after_a_gap(would_start_with(self._again, self._remedies))
             yield from _after_a_gap(self._preemption())
         yield ""
         yield next_step(
@@ -101,7 +105,7 @@ class _Story:
             "holding": holders_json(moment, self._holding),
             "remedies": None
             if self._remedies is None
-            else [remedy_json(waiter.request, remedy) for remedy in self._remedies],
+            else [remedy_json(self._again, remedy) for remedy in self._remedies],
             "not_carried_out": self._not_carried_out,
             "would_stop": None if self._would_stop is None else stop_json(self._would_stop),
         }

@@ -10,6 +10,7 @@ import click
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.cli.explain.find_run import find_request, no_such_run, run_argument
+from dagster_gpufair.cli.explain.started_run import holds
 from dagster_gpufair.cli.history.event_json import event_json
 from dagster_gpufair.cli.history.event_sentences import sentence_of
 from dagster_gpufair.cli.instance.opening import opened_ledger
@@ -21,6 +22,7 @@ from dagster_gpufair.cli.output.json_output import json_option, show_json
 from dagster_gpufair.cli.output.tables import Column, headline, show, table
 from dagster_gpufair.cli.output.times import moment
 from dagster_gpufair.ledger import history as ledger_history
+from dagster_gpufair.ledger import leases
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.ledger.requests import RequestRecord
 
@@ -47,13 +49,16 @@ def history(run_id: str, home: Path | None, as_json: bool) -> None:
         if record is None:
             raise no_such_run(opened, run_id)
         happened, names = _happened(session, record)
+        held = [one for one in leases.of_requests(session, [record.id]) if one.released_at is None]
     if as_json:
         show_json(
             {
                 "run": record.run_id,
                 "job": record.job_name,
-                "team": record.team,
+                "team": record.team or None,
                 "state": record.state,
+                "holds_gpus": bool(held),
+                "lingering": any(lease.state == "ending" for lease in held),
                 "launched_by": launched_by(record).as_json(),
                 "events": [event_json(event, names) for event in happened],
             }
@@ -66,6 +71,7 @@ def history(run_id: str, home: Path | None, as_json: bool) -> None:
         headline(title(record)),
         table(columns, rows),
         "",
+        *(holds(lease, now) for lease in held),
         next_.format(run=names.get(record.id, record.id)),
     )
 

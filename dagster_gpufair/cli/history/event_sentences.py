@@ -75,6 +75,10 @@ def _submitted(event: Event, _: Names) -> str:
     return f"the run is submitted: team {plain(data['team'])} asks for {amount} {pools}{atmost}"
 
 
+def _waits(event: Event, _: Names) -> str:
+    return f"the run waits ({plain(event.data['reason'])}): {event.data['why']}"
+
+
 def _refused(event: Event, _: Names) -> str:
     return f"the run is refused ({plain(event.data['code'])}): {event.data['message']}"
 
@@ -160,7 +164,10 @@ def _stopping(event: Event, _: Names) -> str:
 
 
 def _lingering(event: Event, _: Names) -> str:
-    return "the run is over, and its processes are still there: its GPUs stay in use"
+    data = event.data
+    over = data.get("over")
+    since = f" since {clock(float(over), event.at, seconds=True)}" if over else ""
+    return f"the run is over{since}, but processes of it go on: it still holds its GPUs"
 
 
 def _proposed(event: Event, _: Names) -> str:
@@ -191,6 +198,7 @@ def _withdrawn(event: Event, _: Names) -> str:
 
 _WORDS: Mapping[str, Callable[[Event, Names], str]] = {
     "submitted": _submitted,
+    "waits": _waits,
     "refused": _refused,
     "reserved": _reserved,
     "unreserved": _unreserved,

@@ -57,7 +57,7 @@ def refused(team: str | None, limit: int, home: Path | None, as_json: bool) -> N
                         "project": each.project,
                         "tier": each.tier or None,
                         "pools": list(each.pools),
-                        "gpus": gpus(each.gpus),
+                        "gpus": gpus(each.gpus or None),
                         "submitted": iso(each.submitted_at),
                         "at": iso(each.finished_at),
                         "code": each.refusal_code,

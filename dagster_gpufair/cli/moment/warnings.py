@@ -24,8 +24,8 @@ def warnings(moment: Moment) -> Iterator[RenderableType]:
         )
     if moment.file_trouble:
         yield warning(
-            f"{sentence(str(moment.file_trouble['summary']))}: the file is not adopted, and policy "
-            f"v{moment.version.version} stays in force. `gpufair policy show` says what is wrong."
+            f"{sentence(str(moment.file_trouble['summary']))}. Policy v{moment.version.version} stays in "
+            "force. `gpufair policy show` says what is wrong."
         )
 
 

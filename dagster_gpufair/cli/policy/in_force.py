@@ -66,7 +66,8 @@ def _in_words(
     if trouble:
         yield ""
         yield warning(
-            f"{sentence(str(trouble['file']))} has changed since, and cannot take effect:"
+            f"{sentence(str(trouble['file']))} cannot take effect. Policy v{version.version} stays in "
+            "force:"
         )
         problems = [Problem(one["path"], one["message"]) for one in trouble["problems"]]
         yield from lines_of(problems)

@@ -21,7 +21,13 @@ from dagster_gpufair.cli.output.text import plain
 from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.cli.pools.cordon import cordon_words
 from dagster_gpufair.cli.pools.grants_and_windows import grants_and_windows
-from dagster_gpufair.cli.pools.pool_use import NodeUse, PoolUse, cordon_json, pool_uses
+from dagster_gpufair.cli.pools.pool_use import (
+    NodeUse,
+    PoolUse,
+    cordon_json,
+    counts_in_words,
+    pool_uses,
+)
 from dagster_gpufair.policy.quantities import duration_in_words, format_gpus
 from dagster_gpufair.scheduling.waiting import words
 
@@ -116,7 +122,7 @@ def _reserved(moment: Moment, use: PoolUse) -> Iterator[str]:
 def _nodes_text(use: PoolUse) -> str:
     """``h1 4 of 8, h2 in maintenance (5 in use)``; those with the most free first, if they are many."""
     if use.nodes is None:
-        return "any, it has no nodes" if use.gpus else "not in the policy"
+        return "any, it has no nodes" if use.gpus else f"not in the policy{counts_in_words(use)}"
     nodes = list(use.nodes.items())
     if len(nodes) > NODES_SHOWN:
         nodes = sorted(nodes, key=lambda node: (-node[1].free, node[0]))[:NODES_SHOWN]

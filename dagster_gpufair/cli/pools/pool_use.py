@@ -10,7 +10,9 @@ from typing import Any
 from dagster_gpufair.cli.moment.current import Moment
 from dagster_gpufair.cli.moment.reservations import reservation_json
 from dagster_gpufair.cli.output.json_output import gpus, iso
+from dagster_gpufair.cli.output.text import plain
 from dagster_gpufair.ledger.nodes import CordonedNode
+from dagster_gpufair.ledger.state import where_it_counts
 from dagster_gpufair.policy.models import FastLane
 from dagster_gpufair.scheduling.model import Reservation
 
@@ -56,7 +58,8 @@ class PoolUse:
     """What one pool has and what becomes of it. GPU amounts in thousandths.
 
     ``borrowed`` is what teams use over their quotas. ``held_back`` is the part of ``free`` that teams do
-    not lend, ``promised`` what is promised to requests whose victims are being stopped.
+    not lend, ``promised`` what is promised to requests whose victims are being stopped. Of a pool that is not
+    in the policy, ``in_use`` is what was granted there, and ``counts_in`` the pools that have its nodes now.
     """
 
     name: str
@@ -71,6 +74,7 @@ class PoolUse:
     lane: LaneUse | None
     nodes: Mapping[str, NodeUse] | None
     reservations: Sequence[Reservation]
+    counts_in: Sequence[str] = ()
 
     @property
     def in_maintenance(self) -> int:
@@ -95,6 +99,7 @@ class PoolUse:
             if self.nodes is None
             else {name: node.as_json() for name, node in self.nodes.items()},
             "reservations": [reservation_json(each) for each in self.reservations],
+            "counts_in": list(self.counts_in),
         }
 
 
@@ -102,7 +107,15 @@ def pool_uses(moment: Moment) -> Sequence[PoolUse]:
     """All pools of the policy, and any other in which something is held or waits."""
     in_use: Counter[str] = Counter()
     for lease in moment.state.leases:
-        in_use[lease.pool] += lease.gpus
+        if lease.pool in moment.policy.pools:
+            in_use[lease.pool] += lease.gpus
+    counts_in: dict[str, set[str]] = {}
+    for record in moment.leases:
+        if record.pool not in moment.policy.pools:
+            in_use[record.pool] += record.gpus
+            parts = where_it_counts(moment.policy, record.to_lease(moment.now))
+            pools = {part.pool for part in parts} - {record.pool}
+            counts_in.setdefault(record.pool, set()).update(pools)
     names = dict.fromkeys([*moment.policy.pools, *sorted({*in_use, *moment.lines})])
     uses = []
     for name in names:
@@ -123,9 +136,17 @@ def pool_uses(moment: Moment) -> Sequence[PoolUse]:
                 lane=None if room.lane is None else LaneUse(room.lane, min(room.lane_left, free)),
                 nodes=_nodes(moment, name),
                 reservations=moment.reservations_in(name),
+                counts_in=sorted(counts_in.get(name, ())),
             )
         )
     return uses
+
+
+def counts_in_words(use: PoolUse) -> str:
+    """``; its nodes are in ampere now``, of a pool that is no more while work goes on on its nodes."""
+    if not use.counts_in:
+        return ""
+    return f"; its nodes are in {' and '.join(plain(name) for name in use.counts_in)} now"
 
 
 def _nodes(moment: Moment, pool: str) -> Mapping[str, NodeUse] | None:

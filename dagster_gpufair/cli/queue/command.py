@@ -28,7 +28,7 @@ _EVERY = 3.0
 @click.option(
     "--mine",
     is_flag=True,
-    help="Only runs that you launched, and those of your backfills: set the tag `user` to your name on them "
+    help="Only runs whose tag `user` is your name, those of your backfills too "
     "[your name: GPUFAIR_USER, else the user of this machine].",
 )
 @click.option(
@@ -94,6 +94,7 @@ def _look(opened: OpenLedger, selection: Selection) -> Shown:
             for name, held in running.items()
         },
         records,
+        selection.user,
     )
 
 

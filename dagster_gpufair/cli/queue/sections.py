@@ -22,7 +22,7 @@ from dagster_gpufair.cli.output.json_output import gpus, iso
 from dagster_gpufair.cli.output.tables import Cell, Column, headline, table, under, warning
 from dagster_gpufair.cli.output.text import number, plain
 from dagster_gpufair.cli.output.times import age, clock
-from dagster_gpufair.cli.pools.pool_use import PoolUse
+from dagster_gpufair.cli.pools.pool_use import PoolUse, counts_in_words
 from dagster_gpufair.cli.queue.brief_reason import brief_reason
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
@@ -64,13 +64,17 @@ _RUNNING = (
 
 @dataclass(frozen=True)
 class Shown:
-    """One moment, and of it the runs that were asked for; ``records`` are theirs, by id."""
+    """One moment, and of it the runs that were asked for; ``records`` are theirs, by id.
+
+    ``user`` is whose runs they are, if only one person's were asked for.
+    """
 
     moment: Moment
     uses: Sequence[PoolUse]
     waiting: Mapping[str, Sequence[Waiter]]
     running: Mapping[str, Sequence[LeaseRecord]]
     records: Mapping[str, RequestRecord]
+    user: str | None = None
 
     def parts(self, most: int | None, with_running: bool) -> Iterator[RenderableType]:
         """To print; at most so many of what waits in each pool."""
@@ -91,9 +95,27 @@ class Shown:
             yield ""
         first = next((waiter for line in self.waiting.values() for waiter in line), None)
         if first is None:
-            yield "No run waits here. `gpufair pools` shows the GPUs, `gpufair teams` who uses them."
+            yield self._none_waits(with_running)
         else:
             yield f"`gpufair explain {moment.names[first.request.id]}` says more about a run."
+
+    def _none_waits(self, with_running: bool) -> str:
+        if self.user is None:
+            return (
+                "No run waits here. `gpufair pools` shows the GPUs, `gpufair teams` who uses them."
+            )
+        none = f"No run with the tag `user: {plain(self.user)}` waits"
+        held = sum(len(leases) for leases in self.running.values())
+        if not held:
+            return (
+                f"{none} or holds GPUs here. --mine goes by this tag of runs, and takes the name from "
+                "GPUFAIR_USER, or else from the user of this machine. `gpufair queue --all` shows "
+                "everybody's runs."
+            )
+        if with_running:
+            return f"{none} here. `gpufair queue` shows everybody's runs."
+        hold = "1 run that holds" if held == 1 else f"{held} runs that hold"
+        return f"{none} here. `gpufair queue --mine --all` shows the {hold} GPUs."
 
     @property
     def facts(self) -> object:
@@ -202,7 +224,8 @@ def _ungated(moment: Moment) -> Iterator[RenderableType]:
 
 
 def _headline(moment: Moment, use: PoolUse) -> str:
-    gpus_ = f"{format_gpus(use.gpus)} GPUs" if use.gpus else "not in the policy"
+    gone = f"not in the policy{counts_in_words(use)}"
+    gpus_ = f"{format_gpus(use.gpus)} GPUs" if use.gpus else gone
     away = format_gpus(use.gpus - use.ready)
     parts = [
         plain(use.name),

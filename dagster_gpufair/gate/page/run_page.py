@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dagster import DagsterInstance
 
@@ -16,12 +17,21 @@ from dagster_gpufair.scheduling.accounts.accounts import account_of
 from dagster_gpufair.scheduling.model import Class, Start
 
 
+class Cause(NamedTuple):
+    """Why a run waits from a moment on, as the ledger records it."""
+
+    reason: str
+    why: str
+    at: float
+
+
 @dataclass(frozen=True)
 class Word:
     """One thing to say on a run's page; without a sentence only the tags change.
 
     ``why`` is for a tag too: while a run is queued, Dagster's page of it hides the event log. The cause
-    comes first in it, since a list shows only its beginning.
+    comes first in it, since a list shows only its beginning. ``cause`` is there where the reason to wait
+    is another than before.
     """
 
     run_id: str
@@ -31,6 +41,7 @@ class Word:
     why: str
     sentence: str | None = None
     remark: str = ""
+    cause: Cause | None = None
 
 
 def short(run_id: str) -> str:

@@ -17,8 +17,8 @@ from itertools import islice
 from dagster import DagsterInstance
 
 from dagster_gpufair.gate.page.run_page import Word, say, untold_word
-from dagster_gpufair.gate.page.waiting_line import WaitingLine
-from dagster_gpufair.ledger import requests
+from dagster_gpufair.gate.page.waiting_line import WaitingLine, without_marks
+from dagster_gpufair.ledger import lifecycle, requests
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.requests import RequestRecord
 
@@ -157,7 +157,9 @@ class Teller:
             before = self._told.get(run_id)
             by_another = before is not None and before.policy not in (None, line.policy)
             if before is None or before.reason != reason or (by_another and place < IN_FRONT):
-                yield line.word(run_id, reason, why, now)
+                word = line.word(run_id, reason, why, now)
+                is_new = before is None or without_marks(before.reason) != without_marks(reason)
+                yield word if is_new else replace(word, cause=None)
         if 0 <= now - self._places_at < PLACES_AGAIN_AFTER:
             return
         self._places_at = now
@@ -165,7 +167,7 @@ class Teller:
             before = self._told.get(run_id)
             word = line.word(run_id, reason, why, now)
             if before is not None and (before.tag, before.remark) != (word.tag, word.remark):
-                yield replace(word, sentence=None)
+                yield replace(word, sentence=None, cause=None)
 
     # -- the thread -----------------------------------------------------------------------------
 
@@ -187,6 +189,8 @@ class Teller:
             try:
                 say(self._instance, word)
                 with self._ledger.writing() as session:
+                    if word.cause is not None:
+                        lifecycle.waits(session, word.run_id, *word.cause)
                     requests.told(session, word.run_id, word.state, word.reason)
             except Exception:
                 self._logger.exception("Run %s could not be told: %s", word.run_id, word.tag)

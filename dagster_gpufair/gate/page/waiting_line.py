@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
 from dagster_gpufair.engine.would_stop import Remark
-from dagster_gpufair.gate.page.run_page import Word, day_and_clock, ordinal, short
+from dagster_gpufair.gate.page.run_page import Cause, Word, day_and_clock, ordinal, short
 from dagster_gpufair.gate.submission.tags import LONGEST_WHY, shortened
 from dagster_gpufair.scheduling.explaining.places import places
 from dagster_gpufair.scheduling.model import Plan
@@ -15,6 +15,11 @@ LONGEST_REMARK = 140
 """Of the characters of a tag."""
 _TROUBLE, _REMARK = "!", "+"
 """Marks of a reason: the policy file is broken; there are runs that would be stopped for it."""
+
+
+def without_marks(reason: str) -> str:
+    """One of the closed list of reasons."""
+    return reason.rstrip(_TROUBLE + _REMARK)
 
 
 class WaitingLine:
@@ -72,7 +77,8 @@ class WaitingLine:
         else:
             pool, place = self._places[run_id]
             line = f"{ordinal(place)} in {pool}"
-        tag = f"{reason.rstrip(_TROUBLE + _REMARK)} · {line}"
+        cause = Cause(without_marks(reason), why, now)
+        tag = f"{cause.reason} · {line}"
         said, remark, as_of = why, "", f" ({day_and_clock(now)})"
         if reason.endswith(_REMARK):
             found = self._remarks[run_id]
@@ -84,4 +90,4 @@ class WaitingLine:
         if self._trouble is not None:
             tag += " · policy file broken"
             sentence += f" The policy file changes nothing now: {self._trouble}."
-        return Word(run_id, "waiting", reason, tag, why, sentence, remark)
+        return Word(run_id, "waiting", reason, tag, why, sentence, remark, cause)

@@ -11,6 +11,7 @@ from typing import Any
 from dagster import DagsterInstance, DagsterRun, RunRecord, RunsFilter
 
 from dagster_gpufair.engine.collector import collector_at_rest
+from dagster_gpufair.engine.rules import Rules
 from dagster_gpufair.engine.writer_turn import Overtaken
 from dagster_gpufair.gate.dagster_internals import (
     UNFINISHED_RUN_STATUSES,
@@ -94,8 +95,7 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
             self._say("Another daemon dequeues the runs of this instance; this one stands by.")
             return
         engine = gate.engine
-        trouble = engine.rules.trouble
-        self._say(trouble if engine.rules.in_force else f"No GPU policy is in force: {trouble}")
+        self._say(_of_the_policy(engine.rules))
         gate.heed_launches(now)
         gate.recall(now)
         # Asked first: a run that leaves this list afterwards is among the active.
@@ -181,6 +181,15 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
         if message is not None and message != self._said:
             self._logger.error("%s", message)
         self._said = message
+
+
+def _of_the_policy(rules: Rules) -> str | None:
+    """What is wrong with the policy file, and which rules are followed meanwhile; None if nothing is."""
+    if rules.in_force is None:
+        return f"No GPU policy is in force: {rules.trouble}"
+    if rules.trouble is None:
+        return None
+    return f"{rules.trouble}. Policy v{rules.version} stays in force."
 
 
 def unfinished_ids(instance: DagsterInstance) -> Sequence[str]:

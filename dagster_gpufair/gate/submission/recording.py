@@ -12,7 +12,7 @@ from dagster_gpufair.gate.submission.admission import (
     launched_by,
     owner_of,
 )
-from dagster_gpufair.gate.submission.tags import POOL, TEAM, TIER
+from dagster_gpufair.gate.submission.tags import POOL, PROJECT, TEAM, TIER, InvalidAsk, gpus_of
 from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.requests import RequestRecord
 
@@ -46,18 +46,26 @@ def record(
 
 
 def _refused(in_force: InForce, submission: Submission) -> RequestRecord:
-    """What is left of a request that cannot be: whose it is or claims to be, and from where."""
+    """What can be read of a request that cannot be: whose it is or claims to be, and what it asks for.
+
+    No GPUs, an empty team or an empty tier: that could not be read, or is not said.
+    """
     tags = submission.tags
+    try:
+        gpus = gpus_of(tags)
+    except InvalidAsk:
+        gpus = 0
     return RequestRecord(
         id=submission.run_id,
         run_id=submission.run_id,
         team=owner_of(in_force.policy, submission.location) or tags.get(TEAM, ""),
         tier=tags.get(TIER, ""),
-        pools=(tags[POOL],) if POOL in tags else (),
-        gpus=0,
+        pools=tuple(pool.strip() for pool in tags[POOL].split(",")) if POOL in tags else (),
+        gpus=gpus,
         submitted_at=submission.at,
         job_name=submission.job_name,
         location=submission.location,
+        project=tags.get(PROJECT),
         policy_version=in_force.version,
         launched_by=launched_by(submission),
     )

@@ -118,11 +118,13 @@ def parse_ask(tags: Mapping[str, str]) -> RunTags:
         if _is_unknown(key):
             raise InvalidAsk(unknown("tag", key, USER_TAGS))
     hold = tags.get(HOLD, "run")
-    if hold != "run":
+    if hold == "step":
         raise InvalidAsk(
-            f"{HOLD} is {shown(hold)}: this version holds GPUs for the whole run only; "
-            "remove the tag or set it to 'run'"
+            f"{HOLD} is 'step', which is not there yet: this version holds GPUs for the whole run. Remove "
+            "the tag, or set it to 'run'"
         )
+    if hold != "run":
+        raise InvalidAsk(f"{HOLD} is {shown(hold)}; write run, or remove the tag")
     least, most = _gpus(tags)
     per_node = _gpus_per_node(tags.get(GPUS_PER_NODE), most, least)
     kind = tags.get(KIND)

@@ -36,7 +36,7 @@ from dagster_gpufair.ledger.lifecycle.of_leases import (
     tried_to_stop,
     warn,
 )
-from dagster_gpufair.ledger.lifecycle.of_requests import asked, cancel, refuse, submit
+from dagster_gpufair.ledger.lifecycle.of_requests import asked, cancel, refuse, submit, waits
 from dagster_gpufair.ledger.lifecycle.table import CLOSED, LEASES, OPEN, REQUESTS, Transition
 
 __all__ = [
@@ -64,5 +64,6 @@ __all__ = [
     "stop",
     "submit",
     "tried_to_stop",
+    "waits",
     "warn",
 ]

@@ -18,7 +18,7 @@ from dagster_gpufair.ledger.lifecycle.table import LEASES
 from dagster_gpufair.ledger.requests import RequestRecord, by_ids
 from dagster_gpufair.ledger.statements import changed, insert_into
 from dagster_gpufair.ledger.tables import LeaseRow, RequestRow
-from dagster_gpufair.scheduling.model import Class
+from dagster_gpufair.scheduling.model import Cards, Class
 
 
 def grant(
@@ -28,6 +28,7 @@ def grant(
     pool: str,
     gpus: int,
     nodes: Mapping[str, int],
+    cards: Cards | None = None,
     class_: Class,
     at: float,
     policy_version: int,
@@ -61,6 +62,7 @@ def grant(
         "pool": pool,
         "gpus": gpus,
         "nodes": dict(nodes),
+        "cards": {node: [list(card) for card in here] for node, here in (cards or {}).items()},
         "class_": recorded(class_),
         "policy_version": policy_version,
     }
@@ -287,6 +289,7 @@ def _begin_lease(
             "request": request.id,
             "gpus": row["gpus"],
             "nodes": row["nodes"],
+            "cards": row.get("cards"),
             "class": row.get("class_"),
             "policy_version": row.get("policy_version"),
         },

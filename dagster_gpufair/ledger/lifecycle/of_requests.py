@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.ledger import events
 from dagster_gpufair.ledger.events import EventKind
 from dagster_gpufair.ledger.lifecycle.table import REQUESTS
-from dagster_gpufair.ledger.requests import RequestRecord, by_ids
+from dagster_gpufair.ledger.requests import RequestRecord, by_ids, by_runs
 from dagster_gpufair.ledger.statements import changed, chunks, insert_into
 from dagster_gpufair.ledger.tables import RequestRow
 
@@ -26,6 +26,19 @@ def submit(session: Session, request: RequestRecord) -> bool:
     if not _insert(session, replace(request, state="queued")):
         return False
     _tell(session, "submitted", request, request.submitted_at, asked(request))
+    return True
+
+
+def waits(session: Session, run_id: str, reason: str, why: str, at: float) -> bool:
+    """Record that a queued run waits for another reason than before. It changes no state.
+
+    Returns:
+        Whether it was recorded: a run that does not wait has no reason.
+    """
+    request = by_runs(session, [run_id]).get(run_id)
+    if request is None or request.state != "queued":
+        return False
+    _tell(session, "waits", request, at, {"reason": reason, "why": why})
     return True
 
 
@@ -46,7 +59,10 @@ def refuse(session: Session, request: RequestRecord, code: str, message: str, at
         or changed(session, moving("refuse", [request.id]).values(refusal))
     ):
         return False
+    unread = [name for name in ("team", "tier", "gpus") if not getattr(request, name)]
     data = {**asked(request), "code": code, "message": message}
+    for name in unread:
+        data.pop(name, None)
     _tell(session, "refused", request, at, data)
     return True
 

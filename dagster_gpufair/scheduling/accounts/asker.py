@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dagster_gpufair.scheduling.accounts.holding import Holding, Rights
-from dagster_gpufair.scheduling.model import Class, Lease, Request
+from dagster_gpufair.scheduling.model import Cards, Class, Lease, Request
 
 
 class Asker(NamedTuple):
@@ -22,6 +22,8 @@ class Asker(NamedTuple):
     def pool(self) -> str:
         return self.holding.pool
 
-    def as_lease(self, started: float, nodes: Mapping[str, int] | None = None) -> Lease:
+    def as_lease(
+        self, started: float, nodes: Mapping[str, int] | None = None, cards: Cards | None = None
+    ) -> Lease:
         """What it would hold."""
-        return self.request.lease(self.pool, self.gpus, started, nodes)
+        return self.request.lease(self.pool, self.gpus, started, nodes, cards)

@@ -23,7 +23,7 @@ from dagster_gpufair.scheduling.calendar.kept import Kept
 from dagster_gpufair.scheduling.calendar.promises import Promises
 from dagster_gpufair.scheduling.calendar.reservations import Reservations
 from dagster_gpufair.scheduling.calendar.then import Then, staying
-from dagster_gpufair.scheduling.model import Class, Lease, Request, Reservation
+from dagster_gpufair.scheduling.model import Cards, Class, Lease, Request, Reservation
 from dagster_gpufair.scheduling.present import Present
 from dagster_gpufair.scheduling.stoppable import Stoppable
 
@@ -410,14 +410,14 @@ class Calendar:
 
     # -- what happens in the pass ----------------------------------------------------------------
 
-    def started(self, asker: Asker, nodes: Mapping[str, int]) -> None:
+    def started(self, asker: Asker, nodes: Mapping[str, int], cards: Cards) -> None:
         """Something starts now: it counts in what is to come, as far as it is still there then."""
         now = self._present.now
         for each in self._with_a_time(asker.pool):
             if self._passes(asker, now, each):
                 each.then.pass_by(asker)
             else:
-                each.then.begin(asker, now, nodes)
+                each.then.begin(asker, now, nodes, cards)
             each.changed()
 
     def kept(

@@ -16,7 +16,7 @@ from dagster_gpufair.scheduling.accounts.balance import Balance
 from dagster_gpufair.scheduling.accounts.entitlements import Key
 from dagster_gpufair.scheduling.accounts.holding import Holding
 from dagster_gpufair.scheduling.calendar.kept import Kept
-from dagster_gpufair.scheduling.model import Class, Lease, Request
+from dagster_gpufair.scheduling.model import Cards, Class, Lease, Request
 from dagster_gpufair.scheduling.present import Present
 from dagster_gpufair.scheduling.space.nodes import MayTake
 from dagster_gpufair.scheduling.space.room import Room
@@ -71,9 +71,9 @@ class Then:
             self.go_on(lease)
             self.room.notify(lease, after)
 
-    def begin(self, asker: Asker, begins: float, nodes: Mapping[str, int]) -> None:
-        """A request starts now on these nodes, and is still there then."""
-        self.room.hold(asker.as_lease(begins, self.room.said(nodes)), nodes)
+    def begin(self, asker: Asker, begins: float, nodes: Mapping[str, int], cards: Cards) -> None:
+        """A request starts now on these nodes and cards, and is still there then."""
+        self.room.hold(asker.as_lease(begins, self.room.said(nodes), cards), nodes)
 
     def pass_by(self, asker: Asker) -> None:
         """A request starts now, and is over then."""

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from dagster_gpufair.policy.loading import policy_from
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import PolicyError, Problem, dotted, shown, unknown
-from dagster_gpufair.policy.quantities import gpus_number
+from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus, gpus_number
 from dagster_gpufair.policy.yaml_text import read_yaml
 from dagster_gpufair.scheduling.cases.case_file import (
     CaseFile,
@@ -30,7 +30,9 @@ from dagster_gpufair.scheduling.cases.case_file import (
     worded,
 )
 from dagster_gpufair.scheduling.model import (
+    UNNAMED,
     Account,
+    Cards,
     Lease,
     Plan,
     Points,
@@ -177,6 +179,8 @@ def case_from(
     found += _misnamed(data)
     # A value that is written wrongly is no more than that.
     unread = {problem.path for problem in written}
+    if file is not None and policy is not None:
+        found += _on_cards_that_cannot_be(file, policy)
     problems = [*written, *(problem for problem in found if problem.path not in unread)]
     if problems or file is None or policy is None:
         raise PolicyError(problems, source)
@@ -195,6 +199,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
                 "pool": start.pool,
                 "gpus": gpus_number(start.gpus),
                 "nodes": _nodes(start.nodes),
+                "cards": _cards(start.cards),
                 "class": start.class_.label,
                 "score": round(start.points.score, _DECIMALS),
                 "points": _points(start.points),
@@ -300,7 +305,8 @@ def _state(file: CaseFile) -> State:
 
 
 def _lease(row: LeaseRow) -> Lease:
-    return Lease(nodes=row.placement, **row.model_dump(exclude={"kind", "node", "nodes"}))
+    same = row.model_dump(exclude={"kind", "node", "nodes", "cards"})
+    return Lease(nodes=row.placement, cards=row.cards, **same)
 
 
 def _request(row: RequestRow) -> Request:
@@ -344,6 +350,29 @@ def _with_moments(policy: Any, now: float) -> Any:
         else part
         for key, part in policy.items()
     }
+
+
+def _on_cards_that_cannot_be(file: CaseFile, policy: Policy) -> Iterator[Problem]:
+    """Cards that a node does not have, or that leases use more of than there is."""
+    used: Counter[tuple[str, str, int]] = Counter()
+    for index, row in enumerate(file.running):
+        pool = policy.pools.get(row.pool)
+        if pool is None:
+            continue
+        for node, cards in row.cards.items():
+            size = pool.capacity if pool.nodes is None else pool.nodes.get(node, 0)
+            where = f"{node} of {row.pool}".removeprefix(f"{UNNAMED} of ")
+            path = dotted("running", index, "cards")
+            for card, gpus in cards:
+                used[row.pool, node, card] += gpus
+                if card * ONE_GPU >= size:
+                    count = size // ONE_GPU
+                    yield Problem(
+                        path, f"{where} has {count} cards, numbered from 0, and no {card}"
+                    )
+                elif used[row.pool, node, card] > ONE_GPU:
+                    in_use = format_gpus(used[row.pool, node, card])
+                    yield Problem(path, f"with it {in_use} of card {card} of {where} is in use")
 
 
 def _misnamed(data: Mapping[str, Any]) -> Iterator[Problem]:
@@ -416,6 +445,15 @@ def _said(value: Any) -> str:
 
 def _nodes(nodes: Mapping[str, int]) -> dict[str, int | float]:
     return {node: gpus_number(gpus) for node, gpus in sorted(nodes.items())}
+
+
+def _cards(cards: Cards) -> dict[str, list[list[int | float]]] | list[list[int | float]]:
+    """As a case has them: by node, and without nodes as one row."""
+    rows = {
+        node: [[card, gpus_number(gpus)] for card, gpus in here]
+        for node, here in sorted(cards.items())
+    }
+    return rows.get(UNNAMED, rows)
 
 
 def _points(points: Points) -> dict[str, float]:

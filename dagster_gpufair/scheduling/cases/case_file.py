@@ -25,7 +25,7 @@ from dagster_gpufair.policy.quantities import (
     parse_gpus,
     parse_moment,
 )
-from dagster_gpufair.scheduling.model import Reason
+from dagster_gpufair.scheduling.model import UNNAMED, Reason
 
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
@@ -124,6 +124,37 @@ def _choice(what: str, known: Sequence[str]) -> BeforeValidator:
     return BeforeValidator(one_of_them)
 
 
+def _cards(value: Any) -> Any:
+    """By node; of a pool without nodes, as one row."""
+    rows = {UNNAMED: value} if isinstance(value, list) else value
+    if not isinstance(rows, dict):
+        raise ValueError(f"must be cards by node, such as {{n1: [[0, 0.5]]}}, not {shown(value)}")
+    return {node if node == UNNAMED else _text(node): _row(row) for node, row in rows.items()}
+
+
+def _row(value: Any) -> tuple[tuple[int, int], ...]:
+    cards = [
+        (card[0], _some_gpus(card[1]))
+        for card in (value if isinstance(value, list) else ())
+        if isinstance(card, list) and len(card) == 2 and type(card[0]) is int and card[0] >= 0
+    ]
+    if not cards or len(cards) != len(value):
+        raise ValueError(
+            "must be a list of cards, each with its number and how much of it is used "
+            f"([[0, 1], [1, 0.5]]), not {shown(value)}"
+        )
+    if len({number for number, _ in cards}) < len(cards):
+        raise ValueError(f"names a card twice: {shown(value)}")
+    if any(gpus > ONE_GPU for _, gpus in cards):
+        raise ValueError(f"uses more than 1 of a card: {shown(value)}")
+    return tuple(cards)
+
+
+def _amounts(by_node: Mapping[str, int]) -> str:
+    """``n1 2, n2 0.5``."""
+    return ", ".join(f"{node} {format_gpus(gpus)}".strip() for node, gpus in by_node.items())
+
+
 Text = Annotated[str, BeforeValidator(_text)]
 Time = Annotated[float, BeforeValidator(_time)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
@@ -131,6 +162,7 @@ Gpus = Annotated[int, BeforeValidator(parse_gpus)]
 SomeGpus = Annotated[int, BeforeValidator(_some_gpus)]
 AskedGpus = Annotated[int, BeforeValidator(_asked_gpus)]
 WholeGpus = Annotated[int, BeforeValidator(_whole_gpus)]
+OnCards = Annotated[dict[str, tuple[tuple[int, int], ...]], BeforeValidator(_cards)]
 Amount = Annotated[float, BeforeValidator(_amount)]
 Count = Annotated[int, BeforeValidator(_count)]
 Kind = Annotated[str, _choice("kind", KINDS)]
@@ -164,6 +196,7 @@ class LeaseRow(_Row):
     gpus: SomeGpus
     node: Text | None = None
     nodes: dict[str, SomeGpus] = {}
+    cards: OnCards = {}
     started: Time
     max_duration: Seconds | None = None
     source: Text | None = None
@@ -187,10 +220,34 @@ class LeaseRow(_Row):
             )
         return self
 
+    @model_validator(mode="after")
+    def _its_cards_make_its_gpus(self) -> LeaseRow:
+        on_cards = self._on_cards
+        if on_cards and on_cards != (dict(self._on_nodes) or on_cards):
+            raise ValueError(
+                f"has {_amounts(on_cards)} on its cards, and {_amounts(self._on_nodes)} on its nodes; "
+                "let them agree"
+            )
+        if on_cards and sum(on_cards.values()) != self.gpus:
+            raise ValueError(
+                f"has {format_gpus(sum(on_cards.values()))} on its cards, and gpus is "
+                f"{format_gpus(self.gpus)}; let them agree"
+            )
+        return self
+
     @property
     def placement(self) -> Mapping[str, int]:
         """GPUs by node; empty if it does not say."""
+        on_cards = {node: gpus for node, gpus in self._on_cards.items() if node != UNNAMED}
+        return self._on_nodes or on_cards
+
+    @property
+    def _on_nodes(self) -> Mapping[str, int]:
         return self.nodes if self.node is None else {self.node: self.gpus}
+
+    @property
+    def _on_cards(self) -> dict[str, int]:
+        return {node: sum(gpus for _, gpus in cards) for node, cards in self.cards.items()}
 
 
 class PromisedRow(_Row):

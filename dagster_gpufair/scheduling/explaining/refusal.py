@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dagster_gpufair.policy.in_force import upcoming
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.policy.problems import unknown
+from dagster_gpufair.policy.problems import shown, unknown
 from dagster_gpufair.policy.quantities import format_gpus
 from dagster_gpufair.scheduling.accounts.asker import Asker
 from dagster_gpufair.scheduling.model import Request, State
@@ -54,10 +54,16 @@ def why_never(policy: Policy, request: Request) -> tuple[str, str] | None:
 def why_invalid(policy: Policy, request: Request) -> str | None:
     """What is wrong with a request that could start, and that no run may make; None if nothing is.
 
-    A team without projects may use any name, one with them only those. And a split over nodes has no rest.
+    A project is one of its team's: a name that nobody wrote down would be counted nowhere, and a typing error
+    never found. And a split over nodes has no rest.
     """
     team, project = policy.teams.get(request.team), request.project
-    if team is not None and team.projects and project is not None and project not in team.projects:
+    if team is not None and not team.projects and project is not None:
+        return (
+            f"team {request.team} has no projects, and the run names {shown(project)}. Leave the project "
+            f"out, or ask the platform team to add it to teams.{request.team}.projects: it needs no quota."
+        )
+    if team is not None and project is not None and project not in team.projects:
         return f"{unknown(f'project of team {request.team}', project, team.projects)}."
     part = request.gpus_per_node
     for gpus in request.sizes:

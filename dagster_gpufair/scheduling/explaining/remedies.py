@@ -16,6 +16,7 @@ from dagster_gpufair.policy.in_force import upcoming
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU
 from dagster_gpufair.scheduling.accounts.ceilings import SLACK
+from dagster_gpufair.scheduling.explaining.refusal import why_never
 from dagster_gpufair.scheduling.model import Plan, Request, State
 from dagster_gpufair.scheduling.plan import plan
 from dagster_gpufair.scheduling.snapshot import Snapshot
@@ -72,7 +73,8 @@ def what_would_help(policy: Policy, state: State, request: Request, now: float) 
     ):
         for change, value, changed in tries:
             remedy = asked.about(change, value, changed)
-            if remedy is not None:
+            # Where it starts without the pool that was added, that pool is no help.
+            if remedy is not None and (change != "pool" or remedy.pool == value):
                 found.append(remedy)
                 break
     wait = _wait(snapshot, request)
@@ -158,8 +160,10 @@ def _fewer_gpus(snapshot: Snapshot, request: Request) -> Iterator[tuple[str, int
 
 
 def _other_pools(policy: Policy, request: Request) -> Iterator[tuple[str, str, Request]]:
+    """Those that could ever hold it."""
     for pool in policy.pools:
-        if pool not in request.pools:
+        alone = replace(request, pools=(pool,), promised=None)
+        if pool not in request.pools and why_never(policy, alone) is None:
             yield "pool", pool, replace(request, pools=(*request.pools, pool))
 
 

@@ -3,7 +3,8 @@
 What fits on one node of the pool goes on one node. What is larger takes whole idle nodes and one rest.
 ``per_node`` fixes the split instead: so many on each of several nodes, and one rest. Among the nodes
 that fit, the one with the least free GPUs is taken, then by name, so that whole nodes stay free for
-the large. A fraction of a GPU lies on one card, which others' fractions may share.
+the large. A fraction of a GPU lies on one card, which others' fractions may share: on a card that is
+shared already if one has room, else on another.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from dagster_gpufair.policy.quantities import ONE_GPU
+from dagster_gpufair.scheduling.model import Cards
 
 MayTake = Callable[[str, int], bool]
 """Whether so many GPUs of a node may be taken, free as they are."""
@@ -31,7 +34,7 @@ class Nodes:
         self.free = dict(ready)
         self.by_free = sorted((gpus, node) for node, gpus in ready.items())
         self._idle = sorted((-gpus, node) for node, gpus in ready.items() if gpus > 0)
-        self._fractions: dict[str, list[int]] = {}
+        self._shared: dict[str, Shared] = {}
         self._in_vain: set[tuple[int, int | None]] = set()
 
     def copy(self) -> Nodes:
@@ -40,7 +43,7 @@ class Nodes:
         other.sizes, other.largest = self.sizes, self.largest
         other.free, other.by_free = dict(self.free), list(self.by_free)
         other._idle = list(self._idle)
-        other._fractions = {node: list(parts) for node, parts in self._fractions.items()}
+        other._shared = {node: shared.copy() for node, shared in self._shared.items()}
         other._in_vain = set(self._in_vain)
         return other
 
@@ -61,20 +64,33 @@ class Nodes:
             self._in_vain.add((gpus, per_node))
         return nodes
 
-    def take(self, nodes: Mapping[str, int]) -> None:
-        """Use these GPUs."""
+    def take(self, nodes: Mapping[str, int], cards: Cards | None = None) -> None:
+        """Use these GPUs, on these cards if that is known."""
         for node, part in nodes.items():
             self._change(node, -part)
-            if part % ONE_GPU:
-                insort(self._fractions.setdefault(node, []), part % ONE_GPU)
+            if cards and node in cards:
+                for card, gpus in cards[node]:
+                    if gpus % ONE_GPU:
+                        self._shared.setdefault(node, Shared({}, [])).use(card, gpus)
+            elif part % ONE_GPU:
+                insort(self._shared.setdefault(node, Shared({}, [])).fractions, part % ONE_GPU)
 
-    def give(self, nodes: Mapping[str, int]) -> None:
+    def give(self, nodes: Mapping[str, int], cards: Cards | None = None) -> None:
         """Free these GPUs again, as they were taken."""
         self._in_vain.clear()
         for node, part in nodes.items():
             self._change(node, part)
-            if part % ONE_GPU:
-                self._fractions[node].remove(part % ONE_GPU)
+            if cards and node in cards:
+                for card, gpus in cards[node]:
+                    if gpus % ONE_GPU:
+                        self._shared[node].use(card, -gpus)
+            elif part % ONE_GPU:
+                self._shared[node].fractions.remove(part % ONE_GPU)
+
+    def shared_card(self, node: str, fraction: int) -> int | None:
+        """The shared card that a fraction of a GPU goes on; None if it takes another."""
+        shared = self._shared.get(node)
+        return None if shared is None else shared.card_for(fraction)
 
     def likely(self, gpus: int) -> Mapping[str, int]:
         """Where GPUs are used that nobody named nodes for: as if placed now, else the emptiest nodes."""
@@ -96,21 +112,19 @@ class Nodes:
         if free < gpus:
             return False
         whole, fraction = divmod(gpus, ONE_GPU)
-        fractions = self._fractions.get(node)
-        if not fractions and not fraction:
+        shared = self._shared.get(node, _NONE)
+        if not shared.used and not fraction:
             return True
-        others = fractions or []
-        whole_used = self.sizes[node] - free - sum(others)
-        cards = cards_for((*others, fraction) if fraction else tuple(others))
-        return whole_used + (whole + cards) * ONE_GPU <= self.sizes[node]
+        whole_used = self.sizes[node] - free - shared.used
+        return whole_used + (whole + shared.cards(fraction)) * ONE_GPU <= self.sizes[node]
 
     def cards_taken(self, node: str, gpus: int) -> int:
         """How many untouched cards so many GPUs of a node would take."""
         whole, fraction = divmod(gpus, ONE_GPU)
         if not fraction:
             return whole
-        shared = tuple(self._fractions.get(node, ()))
-        return whole + cards_for((*shared, fraction)) - cards_for(shared)
+        shared = self._shared.get(node, _NONE)
+        return whole + shared.cards(fraction) - shared.cards()
 
     @property
     def untouched(self) -> int:
@@ -118,16 +132,16 @@ class Nodes:
         return sum(self._untouched_on(node) for node in self.free)
 
     def _untouched_on(self, node: str) -> int:
-        shared = self._fractions.get(node)
+        shared = self._shared.get(node)
         if not shared:
             return max(0, self.free[node]) // ONE_GPU
-        whole_used = self.sizes[node] - self.free[node] - sum(shared)
-        return max(0, (self.sizes[node] - whole_used) // ONE_GPU - cards_for(tuple(shared)))
+        whole_used = self.sizes[node] - self.free[node] - shared.used
+        return max(0, (self.sizes[node] - whole_used) // ONE_GPU - shared.cards())
 
     @property
     def has_fractions(self) -> bool:
         """Whether any card is used in part."""
-        return any(self._fractions.values())
+        return any(shared.used for shared in self._shared.values())
 
     def _change(self, node: str, by: int) -> None:
         free = self.free[node]
@@ -183,18 +197,65 @@ class Nodes:
         return None
 
 
-@lru_cache(maxsize=4096)
-def cards_for(fractions: tuple[int, ...]) -> int:
-    """How many cards some fractions of a GPU lie on: the larger first, each on the first that has room.
+class Shared(NamedTuple):
+    """What is used in part of the cards of a node.
 
-    It depends on nothing but the fractions, so that the same work always takes the same cards.
+    ``loads`` by card, and ``fractions`` of which the card is not known: what is promised, or was recorded
+    without. These count as packed on what is left of the others' cards, and then on more, by *first fit
+    decreasing* (Johnson 1973).
     """
-    free: list[int] = []
+
+    loads: dict[int, int]
+    fractions: list[int]
+
+    def copy(self) -> Shared:
+        return Shared(dict(self.loads), list(self.fractions))
+
+    @property
+    def used(self) -> int:
+        return sum(self.loads.values()) + sum(self.fractions)
+
+    def use(self, card: int, gpus: int) -> None:
+        """So much more of a card is in use, or less."""
+        load = self.loads.pop(card, 0) + gpus
+        if load:
+            self.loads[card] = load
+
+    def cards(self, another: int = 0) -> int:
+        """How many cards are used, were another fraction there."""
+        fractions = (*self.fractions, another) if another else self.fractions
+        return len(_packed(self._fullest_first(), tuple(fractions)).free)
+
+    def card_for(self, fraction: int) -> int | None:
+        """The card that another fraction goes on beside these; None if it is none of them."""
+        fullest_first = self._fullest_first()
+        card = _packed(fullest_first, (*self.fractions, fraction)).on[fraction]
+        return fullest_first[card][1] if card < len(fullest_first) else None
+
+    def _fullest_first(self) -> tuple[tuple[int, int], ...]:
+        return tuple(sorted((ONE_GPU - load, card) for card, load in self.loads.items()))
+
+
+_NONE = Shared({}, [])
+
+
+class _Packed(NamedTuple):
+    free: list[int]
+    on: dict[int, int]
+
+
+@lru_cache(maxsize=4096)
+def _packed(cards: tuple[tuple[int, int], ...], fractions: tuple[int, ...]) -> _Packed:
+    """What is left of each card, and which of them the last fraction of a size lies on.
+
+    It depends on nothing but these, so that the same work always takes the same cards.
+    """
+    free = [left for left, _ in cards]
+    on: dict[int, int] = {}
     for fraction in sorted(fractions, reverse=True):
-        for card, left in enumerate(free):
-            if fraction <= left:
-                free[card] = left - fraction
-                break
-        else:
-            free.append(ONE_GPU - fraction)
-    return len(free)
+        card = next((card for card, left in enumerate(free) if fraction <= left), len(free))
+        if card == len(free):
+            free.append(ONE_GPU)
+        free[card] -= fraction
+        on[fraction] = card
+    return _Packed(free, on)

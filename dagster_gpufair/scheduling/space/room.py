@@ -9,13 +9,10 @@ from copy import copy
 
 from dagster_gpufair.policy.models import FastLane, Pool
 from dagster_gpufair.policy.quantities import ONE_GPU
-from dagster_gpufair.scheduling.model import Lease, Promise
+from dagster_gpufair.scheduling.model import UNNAMED, Lease, Promise
 from dagster_gpufair.scheduling.space.keeping import Keeping
 from dagster_gpufair.scheduling.space.lane import Lane
 from dagster_gpufair.scheduling.space.nodes import MayTake, Nodes
-
-UNNAMED = ""
-"""The one node that a pool without nodes counts as: only its cards have a shape."""
 
 
 class Room:
@@ -121,7 +118,7 @@ class Room:
         self._without_promises = None
         here = {node: part for node, part in nodes.items() if node in self.nodes.free and part}
         self._where[lease.id] = here
-        self.nodes.take(here)
+        self.nodes.take(here, lease.cards)
         gpus = sum(here.values())
         self.idle -= gpus
         self.free -= gpus
@@ -135,7 +132,7 @@ class Room:
         if self.is_leaving(lease):
             self._leave(lease, -1)
         here = self._where.pop(lease.id, {})
-        self.nodes.give(here)
+        self.nodes.give(here, lease.cards)
         gpus = sum(here.values())
         self.idle += gpus
         self.free += gpus

@@ -4,6 +4,7 @@ It is judged by the least that the request accepts, in the first pool of its lis
 is missing; if the rules allow it in none of them, in the first that is in the policy. There, the
 first of these that holds:
 
+- ``environment``: none of its pools is in the policy any more
 - ``preempting``: GPUs are promised to it, and its victims are under notice
 - ``approval``: a person has to approve that its victims are stopped
 - ``quota_exhausted``: it would be over quota, and borrowing is off or not allowed for it
@@ -38,6 +39,7 @@ from dagster_gpufair.scheduling.snapshot import Snapshot
 from dagster_gpufair.scheduling.waiting import words
 
 NO_BORROWING = "its borrow_limit is 0"
+REMOVED_POOL = "Launch the run again for a pool of the policy, or put this pool back."
 BY_RULE = ("quota_exhausted", "borrow_limit")
 BESIDES_SPACE = (*BY_RULE, "ceiling")
 MOST_NAMED = 4
@@ -109,7 +111,7 @@ class Reasons:
         if not pools:
             pool = request.pools[0] if request.pools else ""
             missing = self._not_in_policy(request, pool, "pool", pool, self._policy.pools)
-            return Why(pool, gpus, "insufficient_gpus", missing)
+            return Why(pool, gpus, "environment", f"{missing} {REMOVED_POOL}")
         holdings = [self._snapshot.accounts.holding(request, pool) for pool in pools]
         if rights is None:
             return Why(pools[0], gpus, "quota_exhausted", self._no_rights(request, pools[0]))

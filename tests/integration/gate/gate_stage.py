@@ -288,8 +288,9 @@ class Stage:
             return leases.of_run(session, run_id)
 
     def history(self, run_id: str) -> list[str]:
-        """What the ledger says has happened to a run, in order, but for the steps of its launch."""
-        return [kind for kind in self.whole_history(run_id) if kind not in LAUNCH]
+        """What the ledger says has happened to a run, but for why it waited and the steps of its launch."""
+        left_out = ("waits", *LAUNCH)
+        return [kind for kind in self.whole_history(run_id) if kind not in left_out]
 
     def whole_history(self, run_id: str) -> list[str]:
         """The kinds of all that the ledger says has happened to a run, in order."""

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from gate_stage import POLICY, Stage
 
+from dagster_gpufair.cli.main import cli
 from dagster_gpufair.engine import policy_file
 from dagster_gpufair.ledger import policies
 
@@ -108,13 +110,13 @@ def test_a_broken_change_changes_nothing_and_is_said_until_it_is_mended(
         "unknown pool 'a1000'; did you mean 'a100'? (known: a100, t4))"
     )
     assert stage.said("policy_file")["summary"] == trouble
-    assert stage.log.said().count(trouble) == 1
+    assert stage.log.said() == [f"{trouble}. Policy v1 stays in force."], "and it is said once"
     assert stage.tags(waits)["reason"].endswith(" · policy file broken")
     assert stage.events(waits).count(f"The policy file changes nothing now: {trouble}.") == 1
 
     stage.restart_daemon()
     stage.pass_()
-    assert trouble in stage.log.said(), "a new daemon says it as well"
+    assert stage.log.said() == [f"{trouble}. Policy v1 stays in force."], "a new daemon says it too"
 
     stage.write_policy(POLICY)
     stage.pass_()
@@ -122,6 +124,36 @@ def test_a_broken_change_changes_nothing_and_is_said_until_it_is_mended(
     assert stage.log.said() == []
     assert "broken" not in stage.tags(waits)["reason"]
     assert stage.reason(waits) == "insufficient_gpus"
+
+
+def test_a_file_that_was_deleted_can_be_written_again_from_the_ledger(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = [stage.submit(team="red", pool="a100", gpus=8) for _ in range(2)][1]
+    stage.pass_()
+    stage.log.said()
+    stage.policy_file.unlink()
+
+    stage.pass_()
+    stage.pass_()
+
+    restores = f"gpufair policy show --yaml > {stage.policy_file}"
+    trouble = f"gpufair.yaml is missing; `{restores}` writes policy v1 there"
+    assert stage.log.said() == [f"{trouble}. Policy v1 stays in force."], "one cause, said once"
+    assert f"The policy file changes nothing now: {trouble}." in stage.events(waits)
+    assert stage.leases(stage.launched[0])[0].policy_version == 1
+
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    told = CliRunner().invoke(cli, ["policy", "show"], env={"COLUMNS": "300"}).stdout
+    assert f"no such file; `{restores}` writes policy v1 there" in told
+    assert "gpufair init" not in told
+    written = CliRunner().invoke(cli, ["policy", "show", "--yaml"]).stdout
+    stage.policy_file.write_text(written)
+    stage.pass_()
+    assert stage.said("policy_file") is None
+    with stage.ledger.reading() as session:
+        in_force = policies.in_force(session)
+    assert in_force is not None and in_force.version == 1, "the same file is no new version"
 
 
 def _pipe(path: Path) -> None:
@@ -233,7 +265,7 @@ def test_a_mount_that_hangs_stops_nobody(
     trouble = stage.said("policy_file")["summary"]
     assert trouble.startswith("gpufair.yaml has 1 error (reading it hangs since 20")
     assert trouble.endswith(" UTC; check the disk or the mount that it is on)")
-    assert stage.log.said().count(trouble) == 1
+    assert stage.log.said() == [f"{trouble}. Policy v1 stays in force."]
     assert stage.tags(waits)["reason"].endswith(" · policy file broken")
     assert mount.asked == 1, "nobody asks a second time while the first hangs"
 

@@ -56,6 +56,11 @@ def in_a_pod(limits: Any) -> dict[str, str]:
         (of_red(gpus=5), "exceeds_pool", "it asks for 5 t4, and t4 has 4 GPUs in all"),
         (of_red(pool="a100", gpus=9), "exceeds_limits", "a quota of 4 and a borrow limit of 4"),
         (of_red(gpus=4, gpus_per_node=3), "invalid_request", "does not divide into such nodes"),
+        (
+            of_red(project="pretrain"),
+            "invalid_request",
+            "team red has no projects, and the run names",
+        ),
         ({"team": "red", "gpu": 8}, "invalid_request", "did you mean 'gpufair/gpus'?"),
         (
             of_red(location="theirs"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from gate_stage import Stage
+from gate_stage import POLICY, Stage
+
+from dagster_gpufair.ledger import events
 
 
 def test_the_ends_of_runs_are_told_first_in_a_burst(stage: Stage) -> None:
@@ -80,3 +82,30 @@ def test_a_page_that_cannot_be_written_holds_up_nothing_and_is_written_later(
 
     stage.pass_()
     assert stage.tags(waits)["state"] == "waiting"
+
+
+def test_the_ledger_has_each_reason_that_a_run_waited_for_once(stage: Stage) -> None:
+    """So that `gpufair history` can tell of them when the tags say something else."""
+    stage.submit(team="red", pool="a100", gpus=8)
+    waits = stage.submit(team="red", pool="a100", gpus=8)
+    stage.pass_()
+    stage.pass_()
+    broken = f"{POLICY}oops: 1\n"
+    stage.write_policy(broken)
+    stage.pass_()
+    stage.write_policy(POLICY + "borrowing: {mode: off}\n")
+    stage.pass_()
+    stage.restart_daemon()
+    stage.pass_()
+    stage.write_policy(POLICY)
+    stage.pass_()
+
+    with stage.ledger.reading() as session:
+        told = [event for event in events.of_run(session, waits) if event.kind == "waits"]
+    assert [event.data["reason"] for event in told] == [
+        "insufficient_gpus",
+        "quota_exhausted",
+        "insufficient_gpus",
+    ], "a broken policy file is no other reason, nor is a daemon that was restarted"
+    assert told[0].data["why"].startswith("needs 8 ")
+    assert (told[0].pool, told[0].team) == ("a100", "red")

@@ -31,13 +31,21 @@ def what(of: LeaseRecord, sight: Sight, now: float = NOW, *, is_busy: bool = Fal
     return None if found is None else found.what
 
 
-@pytest.mark.parametrize("state", OPEN)
+@pytest.mark.parametrize("state", [state for state in OPEN if state != "ending"])
 def test_whatever_it_was_in_a_lease_ends_when_its_holder_did(state: LeaseState) -> None:
     held = lease(state=state, started_at=900.0)
 
     assert verdict(held, Sight("over", 950.0, "success")) == Verdict("release", 950.0, "success")
     assert verdict(held, Sight("over", 950.0, "failure", alive=False)) == (
         Verdict("release", 950.0, "failure")
+    )
+
+
+def test_a_lease_whose_processes_outlived_the_run_ends_when_they_are_gone() -> None:
+    held = lease(state="ending", started_at=900.0, over_at=950.0)
+
+    assert verdict(held, Sight("over", 950.0, "failure", alive=False)) == (
+        Verdict("release", NOW, "failure")
     )
 
 

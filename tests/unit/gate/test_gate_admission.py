@@ -11,7 +11,8 @@ from dagster_gpufair.scheduling.model import Request
 POLICY = parse_policy("""
 pools: {a100: {nodes: {n1: 8, n2: 8}}, t4: {gpus: 4}}
 teams:
-  red: {quota: {a100: 4, t4: 2}, borrow_limit: {a100: 4}, ceilings: {cpus: 64, memory_gib: 512}}
+  red: {quota: {a100: 4, t4: 2}, borrow_limit: {a100: 4}, ceilings: {cpus: 64, memory_gib: 512},
+    projects: {lab: {}}}
   blue: {quota: {a100: 4}, tiers: [milestone, exploratory], projects: {search: {quota: {a100: 1}}}}
   owners: {code_locations: [theirs, also_theirs], quota: {t4: 1}}
 """)
@@ -40,13 +41,13 @@ def request_of(submission: Submission) -> Request:
 
 def test_a_request_says_all_that_the_decision_needs() -> None:
     asked = submitted(
-        gpus="2-4", kind="training", project="any", max_duration="1h", cpus=16, memory_gib=64.5
+        gpus="2-4", kind="training", project="lab", max_duration="1h", cpus=16, memory_gib=64.5
     )
 
     assert request_of(asked) == Request(
         id="run",
         team="red",
-        project="any",
+        project="lab",
         tier="standard",
         kind="training",
         pools=("t4",),
@@ -139,6 +140,11 @@ def test_a_source_is_a_backfill_else_a_person_else_the_job(
             submitted(team="blue", pool="a100", project="serach"),
             "invalid_request",
             "unknown project of team blue 'serach'; did you mean 'search'?",
+        ),
+        (
+            submitted("theirs", team=None, project="pretrain"),
+            "invalid_request",
+            "team owners has no projects, and the run names 'pretrain'. Leave the project out, or ask the",
         ),
     ],
 )

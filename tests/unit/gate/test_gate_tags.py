@@ -116,7 +116,11 @@ def test_every_whole_size_is_read_as_it_was_written(one: int, other: int) -> Non
             "gpufair/memory_gib is '512GiB', which is no number",
         ),
         ({"gpus": "1", "memory_gib": "99999999"}, "no number above 0"),
-        ({"gpus": "1", "hold": "step"}, "remove the tag or set it to 'run'"),
+        (
+            {"gpus": "1", "hold": "step"},
+            "which is not there yet: this version holds GPUs for the whole run",
+        ),
+        ({"gpus": "1", "hold": "stepp"}, "gpufair/hold is 'stepp'; write run, or remove the tag"),
         ({"gpus": "1", "gpu": "1"}, "unknown tag 'gpufair/gpu'; did you mean 'gpufair/gpus'?"),
     ],
 )

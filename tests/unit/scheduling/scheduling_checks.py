@@ -12,6 +12,7 @@ asked of victims must hold after some number of the starts.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -554,6 +555,34 @@ def over_capacity(done: Pass) -> list[str]:
 def _is_sound(books: Books, pool: str, node: str) -> bool:
     held = sum(books.held_on(pool, node)) + books.kept_on(pool, node)
     return held <= books.sizes(pool)[node] and books.fit_on(pool, node)
+
+
+def on_wrong_cards(done: Pass) -> list[str]:
+    """Whatever starts has cards for just its GPUs, and shares none beyond what is left of it."""
+    wrong = [problem for start in done.plan.starts for problem in _on_other_cards(start)]
+    return [*wrong, *_shared_beyond_themselves(done)]
+
+
+def _on_other_cards(start: Start) -> Iterator[str]:
+    """Where a start has not cards for just its GPUs, whole ones and one that it shares at most."""
+    on_cards = {node: sum(gpus for _, gpus in cards) for node, cards in start.cards.items()}
+    if on_cards != (dict(start.nodes) or {"": start.gpus}):
+        yield f"{start.request.id} has {dict(start.cards)} for {dict(start.nodes)}"
+    for node, cards in start.cards.items():
+        if len({card for card, _ in cards}) < len(cards) or len(cards) != -(-on_cards[node] // GPU):
+            yield f"{start.request.id} has {cards} on node {node!r}"
+
+
+def _shared_beyond_themselves(done: Pass) -> Iterator[str]:
+    """Cards that a start has though others use more than the rest of them."""
+    started = {start.request.id for start in done.plan.starts}
+    used: Counter[tuple[str, str, int]] = Counter()
+    for lease in done.before.after(done.plan.starts, done.now).leases:
+        for node, cards in lease.cards.items():
+            for card, gpus in cards:
+                used[lease.pool, node, card] += gpus
+                if lease.id in started and used[lease.pool, node, card] > GPU:
+                    yield f"{lease.id} shares card {card} of node {node!r} beyond what it has"
 
 
 def _misplaced(books: Books, id: str, placed: Start | Promise) -> Iterator[str]:

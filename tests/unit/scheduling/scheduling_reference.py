@@ -248,7 +248,7 @@ class Moment:
         if request.id in self.state.blocked:
             return pool, self.state.blocked[request.id][0]
         if not known:
-            return pool, "insufficient_gpus"
+            return pool, "environment"
         if not open_pools:
             return pool, by_rule[pool]
         uncordoned = Moment(self.policy, replace(self.state, cordoned={}), self.now)

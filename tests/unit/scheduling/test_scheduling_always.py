@@ -19,6 +19,7 @@ from scheduling_checks import (
     idle_room,
     invaded,
     moved_later,
+    on_wrong_cards,
     over_capacity,
     unsound_reasons,
     wrong_victims,
@@ -65,6 +66,12 @@ def holds_in(story: Story, *checks: Callable[[Pass], Iterable[str]]) -> None:
 @given(stories())
 def test_starts_and_promises_never_exceed_a_pool_a_node_or_a_card(story: Story):
     holds_in(story, over_capacity)
+
+
+@examples(300)
+@given(stories())
+def test_a_lease_keeps_its_cards_and_no_two_have_more_than_there_is_of_one(story: Story):
+    holds_in(story, on_wrong_cards)
 
 
 @examples(500)

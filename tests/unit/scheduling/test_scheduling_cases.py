@@ -331,6 +331,34 @@ def test_everything_that_is_wrong_is_said_at_once():
     assert found["expect.strat"] == "unknown key; did you mean 'start'?"
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"cards": {"n1": [[0, 0.5]]}}], "has 0.5 on its cards, and gpus is 4"),
+        ([{"cards": {"n1": 8}}], "must be a list of cards, each with its number and how much"),
+        ([{"gpus": 2, "cards": {"n1": [[0, 1], [0, 1]]}}], "names a card twice"),
+        ([{"gpus": 2, "cards": {"n1": [[0, 2]]}}], "uses more than 1 of a card"),
+        (
+            [{"gpus": 1, "cards": {"n1": [[8, 1]]}}],
+            "n1 of p has 8 cards, numbered from 0, and no 8",
+        ),
+        (
+            [{"gpus": 0.6, "cards": {"n1": [[0, 0.6]]}}, {"gpus": 1, "cards": {"n1": [[0, 1]]}}],
+            "with it 1.6 of card 0 of n1 of p is in use",
+        ),
+        (
+            [{"gpus": 1, "node": "n2", "cards": {"n1": [[0, 1]]}}],
+            "has n1 1 on its cards, and n2 1 on its nodes",
+        ),
+    ],
+)
+def test_cards_that_cannot_be(rows: list[dict[str, Any]], said: str):
+    held = {key: value for key, value in HELD.items() if key not in ("node", "nodes")}
+    running = [{**held, **row, "id": f"r{number}"} for number, row in enumerate(rows)]
+    found = problems(running=running)
+    assert any(said in message for message in found.values()), found
+
+
 def test_an_expectation_with_nothing_behind_it_is_not_passed_over():
     message = "start has nothing behind it; write {} or [] for none, or leave it out"
     assert problems(expect={"start": None}) == {"expect": message}
@@ -366,7 +394,18 @@ def decided(case: Case) -> Plan:
     q1, q2, q3 = case.state.requests
     victims = [Victim(case.state.leases[0], "reclaim")]
     return Plan(
-        starts=[Start(q2, "p", q2.gpus, {"n2": q2.gpus}, Class.SHARED, 1.0, POINTS)],
+        starts=[
+            Start(
+                q2,
+                "p",
+                q2.gpus,
+                {"n2": q2.gpus},
+                Class.SHARED,
+                1.0,
+                POINTS,
+                cards={"n2": [(card, 1000) for card in range(4)]},
+            )
+        ],
         waiting=[
             Waiting([q3], "insufficient_gpus", "needs 4.", "p", Class.BORROWING, 1.0, POINTS),
             Waiting(
@@ -456,6 +495,7 @@ def test_a_plan_as_data():
             "pool": "p",
             "gpus": 4,
             "nodes": {"n2": 4},
+            "cards": {"n2": [[0, 1], [1, 1], [2, 1], [3, 1]]},
             "class": "guaranteed",
             "score": 2001.235,
             "points": points,

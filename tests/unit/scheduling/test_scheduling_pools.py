@@ -182,7 +182,7 @@ def test_a_pool_that_shrank_below_its_use_has_nothing_free():
         (ask("q", "a", "t4", 1, tier="gone"), "quota_exhausted", "tier gone is not in the policy"),
         (
             ask("q", "a", "gone", 1),
-            "insufficient_gpus",
+            "environment",
             "pool gone is not in the policy (pools: t4)",
         ),
     ],

@@ -160,7 +160,11 @@ def test_a_project_may_use_what_its_team_has():
         ),
         (ask("q", "nlp", "h100", 1, project="pretrain"), None),
         (ask("q", "nlp", "h100", 1), None),
-        (ask("q", "vision", "h100", 1, project="any"), None),
+        (
+            ask("q", "vision", "h100", 1, project="any"),
+            "team vision has no projects, and the run names 'any'. Leave the project out, or ask the "
+            "platform team to add it to teams.vision.projects: it needs no quota.",
+        ),
         (ask("q", "gone", "h100", 1, project="any"), None),
         (
             ask("q", "nlp", "h100", 3, per_node=2),

@@ -36,6 +36,19 @@ def test_another_pool_is_named_if_it_has_room():
     assert "gpus" not in found
 
 
+def test_a_pool_that_could_never_hold_it_is_not_named():
+    """t4 has four GPUs in all: it stays out of the advice, whatever else would start the run."""
+    running = [holds("r1", "nlp", "h100", 3, on="h1"), holds("r2", "nlp", "h100", 4, on="h2")]
+    gang = ask("q", "nlp", "h100", 8)
+    assert "pool" not in changes(policy(POOLS, TEAMS), gang, running=running)
+    assert "pool" not in changes(policy(POOLS, TEAMS), gang), "it starts in its own pool"
+
+
+def test_another_pool_is_not_named_where_the_run_starts_in_its_own():
+    found = changes(policy(POOLS | {"a100": 8}, TEAMS), ask("q", "nlp", "h100", 8))
+    assert "pool" not in found
+
+
 def test_another_split_is_named_where_the_nodes_are_the_trouble():
     running = [holds("r1", "nlp", "h100", 4, on="h1"), holds("r2", "nlp", "h100", 4, on="h2")]
     found = changes(policy(POOLS, TEAMS), ask("q", "nlp", "h100", 8), running=running)

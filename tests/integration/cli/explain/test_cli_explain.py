@@ -143,6 +143,7 @@ def test_the_waiting_for_programs(queue: Filling, gpufair: Gpufair) -> None:
         "tier": "standard",
         "pool": "h100",
         "gpus": 8,
+        "being_launched": False,
         "lingering": False,
         "since": said["holding"][1]["since"],
         "about": None,
@@ -293,6 +294,15 @@ def test_it_had_to_wait_again_and_was_granted_again(queue: Filling, gpufair: Gpu
     assert f" · granted {minute(7)}:" in said
 
 
+def test_no_pool_is_proposed_that_could_never_hold_the_run(
+    queue: Filling, gpufair: Gpufair
+) -> None:
+    queue.run(asked(1, 8, ago=9, team="vision"), asked(2, 8, ago=9), ago=9)
+    queue.submit(asked(3, 8, ago=5), asked(4, 3, ago=4))
+    assert "gpufair/pool" not in gpufair("explain", "00000003").stdout, "t4 has 4 GPUs"
+    assert "gpufair/pool: h100,t4" in gpufair("explain", "00000004").stdout
+
+
 def test_it_was_granted_without_a_record_of_why(queue: Filling, gpufair: Gpufair) -> None:
     queue.submit(asked(1, 8))
     with queue.ledger.writing() as session:
@@ -308,7 +318,7 @@ def test_it_was_granted_without_a_record_of_why(queue: Filling, gpufair: Gpufair
             data={"points": {"tier": 1.0, "charm": 2.0}, "saturation": 1.0, "submitted": 5.0},
         )
     said = gpufair("explain", "00000001").stdout
-    assert "It holds 8 h100 on h1 since" in said
+    assert "It was granted 8 h100 on h1 at" in said
     assert "It started at" not in said
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from cli_samples import Filling, asked, minute, minutes, run_id
+from cli_samples import Filling, asked, minute, minutes, run_id, time_of_day
 from click.testing import Result
 
+from dagster_gpufair.engine.policy_file import InForce
+from dagster_gpufair.gate.submission.admission import Refusal, Submission
+from dagster_gpufair.gate.submission.recording import record
 from dagster_gpufair.ledger import events, leases, lifecycle
+from dagster_gpufair.policy.loading import parse_policy
 
 Gpufair = Callable[..., Result]
 
@@ -56,6 +60,57 @@ def test_a_run_that_waits_again_and_is_cancelled(queue: Filling, gpufair: Gpufai
         "The run waits again: code location is away.",
         "The run does not wait any more: it is canceled.",
     ]
+
+
+def test_the_reasons_that_a_run_waited_for(queue: Filling, gpufair: Gpufair) -> None:
+    queue.run(asked(1, 16, ago=60, team="vision"), ago=60)
+    queue.submit(asked(2, 8, ago=50))
+    with queue.ledger.writing() as session:
+        for reason, why, ago in (
+            ("insufficient_gpus", "needs 8 h100 on one node; h100 has no free GPUs.", 49),
+            ("environment", "Code location 'nlp' cannot be loaded.", 20),
+        ):
+            assert lifecycle.waits(session, run_id(2), reason, why, minutes(ago))
+        assert not lifecycle.waits(session, run_id(1), "environment", "It runs.", minutes(20))
+    result = gpufair("history", "00000002")
+    told = said(result)
+    assert [what for _, what in told[1:]] == [
+        "The run waits (insufficient_gpus): needs 8 h100 on one node; h100 has no free GPUs.",
+        "The run waits (environment): Code location 'nlp' cannot be loaded.",
+    ]
+    assert minute(49) in told[1][0]
+    assert len(said(gpufair("history", "00000001"))) == 3
+    assert "waits" not in gpufair("explain", "00000002").stdout.splitlines()[1]
+
+
+def test_a_run_that_is_over_while_its_processes_hold_gpus(queue: Filling, gpufair: Gpufair) -> None:
+    queue.run(asked(1, 8, ago=30), ago=30)
+    with queue.ledger.writing() as session:
+        (lease,) = leases.open_leases(session)
+        lifecycle.saw_processes(session, lease.id, {"4712": 7_100, "987": 7_000})
+        lifecycle.linger(session, lease.id, minutes(20), "failure", minutes(19))
+    result = gpufair("history", "00000001")
+    assert said(result)[3][1].startswith(f"The run is over since {minute(20)}")
+    assert said(result)[3][1].endswith("but processes of it go on: it still holds its GPUs.")
+    told = " ".join(result.stdout.split())
+    assert f"It holds 8 h100 on h1 since {time_of_day(30)} (30m), though the run is over" in told
+    assert "`ps -o pid,lstart,args -p 987,4712` shows which of them go on." in told
+    lease_json = json.loads(gpufair("explain", "00000001", "--json").stdout)["lease"]
+    assert lease_json["processes"] == [987, 4712]
+    data = json.loads(gpufair("history", "00000001", "--json").stdout)
+    assert (data["state"], data["holds_gpus"], data["lingering"]) == ("granted", True, True)
+
+    queue.end(1, "failure", ago=5)
+    result = gpufair("history", "00000001")
+    times = [when for when, _ in said(result)]
+    assert times == sorted(times)
+    assert said(result)[-1][1] == "The run ends (failure), and 8 h100 are released after 25m."
+    assert "It holds" not in result.stdout
+    explained = " ".join(gpufair("explain", "00000001").stdout.split())
+    assert f"It held 8 h100 on h1 from {time_of_day(30)} to {time_of_day(5)} (25m)" in explained
+    assert "but processes of it went on and held the GPUs." in explained
+    data = json.loads(gpufair("history", "00000001", "--json").stdout)
+    assert (data["holds_gpus"], data["lingering"]) == (False, False)
 
 
 def test_what_this_version_does_not_know_is_told_with_its_data(
@@ -132,3 +187,32 @@ def test_nothing_was_refused(queue: Filling, gpufair: Gpufair) -> None:
         "No run was refused. `gpufair queue` shows those that wait.\n"
     )
     assert gpufair("refused", "--team", "nlp").stdout.startswith("No run of team nlp was refused.")
+
+
+def test_what_could_not_be_read_of_a_refused_run_is_null_and_the_rest_is_there(
+    queue: Filling, gpufair: Gpufair
+) -> None:
+    in_force = InForce(1, parse_policy(queue.text))
+    given = {
+        1: {"gpus": "many"},
+        2: {
+            "gpus": "4-32",
+            "team": "vison",
+            "pool": "h100, t4",
+            "tier": "standard",
+            "project": "lab",
+        },
+    }
+    with queue.ledger.writing() as session:
+        for number, tags in given.items():
+            written = {f"gpufair/{key}": value for key, value in tags.items()}
+            submission = Submission(run_id(number), "train", "jobs", written, minutes(9 - number))
+            assert isinstance(record(session, in_force, submission), Refusal)
+    second, first = json.loads(gpufair("refused", "--json").stdout)["refused"]
+    asked_for = ("team", "project", "tier", "gpus", "pools")
+    assert [first[key] for key in asked_for] == [None, None, None, None, []]
+    assert [second[key] for key in asked_for] == ["vison", "lab", "standard", 32, ["h100", "t4"]]
+    explained = json.loads(gpufair("explain", "00000001", "--json").stdout)
+    assert [explained[key] for key in asked_for] == [None, None, None, None, []]
+    (event,) = json.loads(gpufair("history", "00000001", "--json").stdout)["events"]
+    assert event["data"].keys().isdisjoint(("team", "tier", "gpus"))

@@ -191,7 +191,7 @@ def test_a_newer_file_that_cannot_take_effect(queue: Filling, gpufair: Gpufair) 
     with queue.ledger.writing() as session:
         status.put(session, POLICY_FILE, trouble, 0.0)
     said = gpufair("policy", "show").stdout
-    assert "gpufair.yaml has changed since, and cannot take effect:" in said
+    assert "gpufair.yaml cannot take effect. Policy v1 stays in force:" in said
     assert "  teams.vision.qouta  unknown key" in said
     assert json.loads(gpufair("policy", "show", "--json").stdout)["file_trouble"] == trouble
 

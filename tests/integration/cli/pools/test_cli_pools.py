@@ -59,6 +59,7 @@ def test_pools_and_their_nodes(queue: Filling, gpufair: Gpufair) -> None:
             "h2": {"gpus": 8, "used": 3.5, "free": 4.5, "cordoned": None},
         },
         "reservations": [],
+        "counts_in": [],
     }
 
 

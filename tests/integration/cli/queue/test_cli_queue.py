@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from cli_samples import WITH_A_PROJECT, Filling, asked, run_id, time_of_day
+from cli_samples import POLICY, WITH_A_PROJECT, Filling, asked, run_id, time_of_day
 from click.testing import Result
 
 from dagster_gpufair.ledger import lifecycle, requests, status
@@ -142,10 +142,7 @@ def test_a_broken_policy_file(queue: Filling, gpufair: Gpufair) -> None:
     with queue.ledger.writing() as session:
         status.put(session, POLICY_FILE, trouble, 0.0)
     said = gpufair("queue").stdout
-    assert (
-        "gpufair.yaml has 1 error (x): the file is not adopted, and policy v1 stays in force."
-        in said
-    )
+    assert "gpufair.yaml has 1 error (x). Policy v1 stays in force." in said
     found = json.loads(gpufair("queue", "--json").stdout)["policy"]
     assert (found["version"], found["file_trouble"]) == (1, "gpufair.yaml has 1 error (x)")
 
@@ -191,9 +188,49 @@ def test_a_pool_and_a_team_that_are_no_more(queue: Filling, gpufair: Gpufair) ->
     queue.submit(asked(1, 2, pools=("a100",)), asked(2, 2, team="robots"))
     said = gpufair("queue").stdout
     assert "a100 · not in the policy · none in use · none free · 1 waiting" in said
-    assert "pool a100 is not in the policy (pools: h100, t4)." in said
+    assert "environment: needs 2 " in said
+    assert (
+        "pool a100 is not in the policy (pools: h100, t4). Launch the run again for a pool" in said
+    )
     assert "team robots is not in the policy" in said
     assert rows(gpufair("queue", "--team", "robots"))[0][1] == "00000002"
+
+
+RENAMED = POLICY.replace("h100", "hopper")
+
+
+def test_who_holds_gpus_of_a_pool_that_was_renamed(queue: Filling, gpufair: Gpufair) -> None:
+    """The GPUs count where the nodes are now; the runs are shown with the pool that they were given."""
+    queue.run(asked(1, 8, ago=30), ago=30)
+    queue.adopt(RENAMED, ago=20)
+    said = gpufair("queue", "--all").stdout
+    assert (
+        "h100 · not in the policy; its nodes are in hopper now · 8 in use · none free · none waiting"
+        in said
+    )
+    assert "hopper · 16 GPUs · 8 in use" in said
+    below = said[said.index("h100 · not in the policy") :]
+    assert any(row.startswith("00000001") for row in below.splitlines())
+    found = json.loads(gpufair("queue", "--json").stdout)
+    assert [(one["run"], one["pool"]) for one in found["running"]] == [(run_id(1), "h100")]
+    (gone,) = [pool for pool in found["pools"] if pool["pool"] == "h100"]
+    assert (gone["gpus"], gone["in_use"], gone["counts_in"]) == (0, 8, ["hopper"])
+    assert "not in the policy; its nodes are in hopper now" in gpufair("pools").stdout
+
+
+def test_who_holds_gpus_of_a_pool_that_was_removed(queue: Filling, gpufair: Gpufair) -> None:
+    queue.run(asked(1, 2, ago=30, team="vision", pools=("t4",)), ago=30)
+    queue.submit(asked(2, 1, ago=10, team="vision", pools=("t4",)))
+    without = "pools: {h100: {nodes: {h1: 8, h2: 8}}}\nteams: {nlp: {}, vision: {quota: {h100: 4}}}"
+    queue.adopt(without, ago=5)
+    said = gpufair("queue", "--all").stdout
+    below = said[said.index("t4 · not in the policy · 2 in use (2 borrowed) · none free") :]
+    assert any(row.startswith("00000001") for row in below.splitlines())
+    explained = " ".join(gpufair("explain", "00000002").stdout.split())
+    assert "environment, place 1 in t4" in explained
+    assert "the pool is not in the policy (it has h100). Launch it again for a pool" in explained
+    assert "gpufair/pool: h100 " in explained, "and not t4,h100, which would be refused"
+    assert "It starts once the policy has its team, tier and pool again." in explained
 
 
 def test_the_same_for_programs(queue: Filling, gpufair: Gpufair) -> None:

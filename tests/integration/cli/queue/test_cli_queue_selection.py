@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
-from cli_samples import Filling, asked, run_id, time_of_day
+from cli_samples import Filling, asked, minutes, run_id, time_of_day
 from click.testing import Result
 
 from dagster_gpufair.cli.queue import command
@@ -92,7 +92,24 @@ def test_my_own_runs(busy: Filling, gpufair: Gpufair, monkeypatch: pytest.Monkey
     monkeypatch.setattr("getpass.getuser", lambda: "bob@lab")
     assert runs(gpufair("queue", "--mine")) == ["00000004"]
     monkeypatch.setattr("getpass.getuser", lambda: "nobody")
-    assert "No run waits here." in gpufair("queue", "--mine").stdout
+    said = " ".join(gpufair("queue", "--mine").stdout.split())
+    assert "No run with the tag `user: nobody` waits or holds GPUs here." in said
+    assert "GPUFAIR_USER" in said and "`gpufair queue --all` shows everybody's runs." in said
+
+
+def test_my_own_runs_hold_gpus_and_none_waits(
+    busy: Filling, gpufair: Gpufair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with busy.ledger.writing() as session:
+        lifecycle.cancel(session, [run_id(3)], 1.0, "canceled")
+    monkeypatch.setenv("GPUFAIR_USER", "ana")
+    said = gpufair("queue", "--mine").stdout
+    assert (
+        "No run with the tag `user: ana` waits here. `gpufair queue --mine --all` shows the 2 runs that hold "
+        "GPUs." in said
+    )
+    said = gpufair("queue", "--mine", "--all").stdout
+    assert "waits here. `gpufair queue` shows everybody's runs." in said
 
 
 def test_of_one_team_with_what_runs(busy: Filling, gpufair: Gpufair) -> None:
@@ -149,6 +166,26 @@ def test_watched_in_a_terminal_it_is_redrawn_until_ctrl_c(busy: Filling) -> None
 
 def test_watching_prints_no_json(busy: Filling, gpufair: Gpufair) -> None:
     assert "--watch and --json" in gpufair("queue", "--watch", "--json", code=2).stderr
+
+
+def test_what_was_granted_and_has_not_begun_is_being_launched(
+    queue: Filling, gpufair: Gpufair
+) -> None:
+    """An image is being pulled, or the launch waits its turn: the GPUs are held, and it waits no more."""
+    queue.submit(asked(1, 8, ago=3, max_duration=3600.0))
+    queue.decide(ago=2, begins=False)
+    said = gpufair("queue", "--all").stdout
+    assert next(row for row in said.splitlines() if row.startswith("00000001")).endswith(
+        "  being launched"
+    )
+    explained = " ".join(gpufair("explain", "00000001").stdout.split())
+    assert "It was granted 8 h100 on h1 at " in explained
+    assert "and is being launched: it holds them already, and its work has not begun." in explained
+    (running,) = json.loads(gpufair("queue", "--json").stdout)["running"]
+    assert running["being_launched"]
+    with queue.ledger.writing() as session:
+        lifecycle.begin(session, leases.open_leases(session)[0].id, minutes(1), minutes(1))
+    assert "being launched" not in gpufair("queue", "--all").stdout
 
 
 def test_what_is_over_and_still_there_is_told(

@@ -333,5 +333,5 @@ def test_a_pool_and_a_team_that_are_no_more_are_told_in_full(
 ) -> None:
     queue.submit(asked(1, 2, pools=("a100",)))
     said = why(gpufair("queue"), "00000001")
-    assert said.startswith("insufficient_gpus: needs 2 ")
+    assert said.startswith("environment: needs 2 ")
     assert "pool a100 is not in the policy" in said

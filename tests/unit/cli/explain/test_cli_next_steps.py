@@ -186,5 +186,5 @@ def test_what_the_policy_no_longer_has_cannot_be_waited_for(changed: dict[str, s
 
 
 def test_a_pool_that_is_no_more_frees_nothing() -> None:
-    said = next_step(ONE_POOL, LARGE, "h100", "insufficient_gpus")
+    said = next_step(ONE_POOL, LARGE, "h100", "environment")
     assert "once the policy has its team, tier and pool again" in said
