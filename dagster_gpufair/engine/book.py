@@ -169,7 +169,20 @@ class Book:
     def cancelled(self, unfinished: set[str]) -> list[RequestRecord]:
         """The requests whose runs are no longer among the unfinished: cancelled or deleted."""
         self.others &= unfinished
-        return [record for record in self.queued.values() if record.run_id not in unfinished]
+        return [
+            record
+            for record in self.queued.values()
+            if record.run_id not in unfinished and record.continues is None
+        ]
+
+    def to_go_on(self) -> dict[str, RequestRecord]:
+        """By id, the requests that were stopped for others, and whose next run is not queued yet."""
+        return {id_: each for id_, each in self.queued.items() if each.continues is not None}
+
+    def run_of(self, request_id: str) -> str:
+        """The run that a request is for now."""
+        record = self.queued.get(request_id) or self.leases.get(request_id)
+        return request_id if record is None else record.run_id
 
 
 def source_of(record: RequestRecord) -> Source | None:

@@ -5,7 +5,7 @@ What is written here is meant; it is acted on afterwards, and can be done again 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -23,6 +23,7 @@ from dagster_gpufair.ledger import (
 )
 from dagster_gpufair.ledger.leases import LeaseRecord, recorded
 from dagster_gpufair.ledger.requests import RequestRecord
+from dagster_gpufair.policy.models import Pausable
 from dagster_gpufair.scheduling.model import Account, Plan, Preemption, Start, Victim
 
 
@@ -62,6 +63,7 @@ def carry_out(
     used: Mapping[tuple[Account, str], float],
     cordoned: Mapping[str, frozenset[str]],
     policy_version: int,
+    paused: Collection[Pausable],
     grace: float,
     now: float,
 ) -> CarriedOut:
@@ -70,7 +72,7 @@ def carry_out(
     Args:
         starts: those of the plan's that really start: Dagster's own limits may keep others back.
         blocked: what something outside the decision keeps from starting, with reason and sentence.
-        used: what the plan was made from besides what the events say; so is ``cordoned``.
+        used: what the plan was made from besides what the events say; so are ``cordoned`` and ``paused``.
         grace: seconds of notice.
 
     Raises:
@@ -79,7 +81,9 @@ def carry_out(
     if nodes.cordoned_by_pool(session) != cordoned:
         raise Overtaken("other nodes are out of service than when it began")
     written = CarriedOut()
-    _note_pass(session, book, plan, starts, blocked, used, policy_version, now)
+    spared = [lease for lease in _held(book, plan.spared) if lease.state == "notice"]
+    acts = starts or plan.preemptions or plan.withdrawn or spared or plan.renewed
+    _note_pass(session, book, bool(acts), starts, blocked, used, policy_version, paused, now)
     _note_blocked(session, book, blocked, written)
     _note_reserved(session, book, plan, now, written)
     for request_id in plan.withdrawn:
@@ -89,7 +93,7 @@ def carry_out(
     for preemption in plan.preemptions:
         _preempt(session, book, preemption, policy_version, now + grace, now, written)
     _drop_proposals(session, book, plan, now)
-    for lease in _held(book, plan.spared):
+    for lease in spared:
         lifecycle.spare(session, lease.id, now)
         written.changed.append(leases.by_id(session, lease.id))
     for lease in _held(book, plan.renewed):
@@ -140,21 +144,22 @@ def judged(start: Start, decided: Plan) -> dict[str, object]:
 def _note_pass(
     session: Session,
     book: Book,
-    plan: Plan,
+    acts: bool,
     starts: Sequence[Start],
     blocked: Mapping[str, tuple[str, str]],
     used: Mapping[tuple[Account, str], float],
     policy_version: int,
+    paused: Collection[Pausable],
     now: float,
 ) -> None:
     """A pass that does something is recorded with what it was decided from, as far as no event says it."""
     changed = {id_: list(why) for id_, why in blocked.items() if book.blocked.get(id_) != why}
     freed = [id_ for id_ in book.blocked if id_ not in blocked]
-    acts = starts or plan.preemptions or plan.withdrawn or plan.spared or plan.renewed
     if not acts and not changed and not freed:
         return
     data = {
         "policy_version": policy_version,
+        "paused": sorted(paused),
         "used": [
             [account.team, account.project, pool, hours] for (account, pool), hours in used.items()
         ],

@@ -41,14 +41,12 @@ MOST_ENDED = 10_000
 class Told:
     """What a run's page says now. ``reason`` is the reason with its marks, ``tag`` what its tag shows.
 
-    ``remark`` is what else its tag says of runs that would be stopped. ``policy`` is the version by
-    which it was said; None if an earlier daemon said it.
+    ``policy`` is the version by which it was said; None if an earlier daemon said it.
     """
 
     reason: str
     tag: str
     policy: int | None
-    remark: str = ""
 
 
 class Teller:
@@ -112,7 +110,7 @@ class Teller:
                 self._failed.clear()
             pending = len(self._waiting)
         for word in islice(self._news(line, now), max(0, PER_PASS - pending)):
-            self._told[word.run_id] = Told(word.reason, word.tag, line.policy, word.remark)
+            self._told[word.run_id] = Told(word.reason, word.tag, line.policy)
             with self._changed:
                 self._waiting[word.run_id] = word
                 self._wake()
@@ -166,7 +164,7 @@ class Teller:
         for run_id, reason, why in islice(line.reasons(), IN_FRONT):
             before = self._told.get(run_id)
             word = line.word(run_id, reason, why, now)
-            if before is not None and (before.tag, before.remark) != (word.tag, word.remark):
+            if before is not None and before.tag != word.tag:
                 yield replace(word, sentence=None, cause=None)
 
     # -- the thread -----------------------------------------------------------------------------

@@ -207,6 +207,7 @@ class LeaseRow(_Row):
     notice_until: Time | None = None
     notice_for: Text | None = None
     term_from: Time | None = None
+    kept_until: Time | None = None
 
     @model_validator(mode="after")
     def _its_nodes_make_its_gpus(self) -> LeaseRow:
