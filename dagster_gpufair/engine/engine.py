@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -28,7 +28,7 @@ from dagster_gpufair.engine.reconcile import Verdict, judge
 from dagster_gpufair.engine.rules import Rules
 from dagster_gpufair.engine.tries import Tries
 from dagster_gpufair.engine.writer_turn import Overtaken, WriterTurn
-from dagster_gpufair.ledger import leases, lifecycle, nodes, requests, status
+from dagster_gpufair.ledger import approvals, leases, lifecycle, nodes, requests, status
 from dagster_gpufair.ledger.connect import Ledger, LedgerError
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
@@ -72,6 +72,8 @@ class Engine:
         self.book = Book()
         self.cordoned: Mapping[str, frozenset[str]] = {}
         """The nodes out of service, by pool."""
+        self.approved: Mapping[str, Mapping[str, Any]] = {}
+        """By request id, what a person has approved and nobody has done yet."""
         self.to_launch: dict[str, LeaseRecord] = {}
         """By request id, what holds GPUs and waits to be launched by nobody else."""
         self._holders = holders
@@ -108,6 +110,8 @@ class Engine:
                 by, mark = self._heed_clock(session, mark, now)
             self.rules.look(session, now, seen)
             self.cordoned = nodes.cordoned_by_pool(session)
+            approved = approvals.in_state(session, "approved")
+            rejected = approvals.in_state(session, "rejected")
             goes_on = self.turn.goes_on(epoch)
             book = self.book if goes_on and not by else Book.opened(session)
             accrued = status.get(session, ACCRUED)
@@ -120,6 +124,8 @@ class Engine:
         if book is not self.book:
             self.book = book
             self._borrowed.resume(accrued)
+        self.book.reject(rejected)
+        self.approved = {id_: each.data for id_, each in approved.items()}
         self.turn.begin(epoch)
         return True
 
@@ -469,6 +475,7 @@ class Engine:
                 cordoned=self.cordoned,
                 policy_version=self.rules.in_force.version,
                 paused=self.rules.policy.paused,
+                approved=self.approved,
                 grace=self.rules.policy.preemption.grace.total_seconds(),
                 now=now,
             )
