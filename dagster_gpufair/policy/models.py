@@ -189,6 +189,8 @@ class Preemption(_Section):
     """A run stopped this often is taken last."""
     rebalance: bool = False
     """Whether borrowers may be stopped for borrowers who have had less."""
+    keep_at_most: Duration = Field(default="1d", validate_default=True)
+    """How long, from when that is said, the owner of a run may keep it from being stopped; 0: not at all."""
 
 
 class Reclaim(_Section):
