@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from dagster_gpufair.gate.submission.coordinator import GpuFairRunCoordinator
     from dagster_gpufair.gate.submission.tags import InvalidAsk, gpu_tags
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 __all__ = ["GpuFairRunCoordinator", "InvalidAsk", "gpu_tags"]
 
 _DEFINED_IN = {

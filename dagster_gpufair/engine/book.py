@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import leases, promises, requests, reservations
+from dagster_gpufair.ledger import approvals, leases, promises, requests, reservations
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.ledger.state import blocked_of, state_from
@@ -54,6 +54,7 @@ class Book:
         waiting = requests.waiting(session)
         for record in waiting:
             book.enter(record, promised.get(record.id))
+        book.reject(approvals.in_state(session, "rejected"))
         book.blocked = blocked_of(waiting)
         book.reserved = reservations.current(session)
         return book
@@ -112,6 +113,15 @@ class Book:
             self._in_order = None
             self.changes += 1
 
+    def reject(self, request_ids: Iterable[str]) -> None:
+        """A person has said that nobody is to be stopped for these."""
+        for id_ in request_ids:
+            request = self._requests.get(id_)
+            if request is not None and not request.rejected:
+                self._requests[id_] = replace(request, rejected=True)
+                self._in_order = None
+                self.changes += 1
+
     def in_order(self) -> list[Request]:
         """What waits, earliest submission first: as the decision takes it fastest."""
         if self._in_order is None:
@@ -169,7 +179,20 @@ class Book:
     def cancelled(self, unfinished: set[str]) -> list[RequestRecord]:
         """The requests whose runs are no longer among the unfinished: cancelled or deleted."""
         self.others &= unfinished
-        return [record for record in self.queued.values() if record.run_id not in unfinished]
+        return [
+            record
+            for record in self.queued.values()
+            if record.run_id not in unfinished and record.continues is None
+        ]
+
+    def to_go_on(self) -> dict[str, RequestRecord]:
+        """By id, the requests that were stopped for others, and whose next run is not queued yet."""
+        return {id_: each for id_, each in self.queued.items() if each.continues is not None}
+
+    def run_of(self, request_id: str) -> str:
+        """The run that a request is for now."""
+        record = self.queued.get(request_id) or self.leases.get(request_id)
+        return request_id if record is None else record.run_id
 
 
 def source_of(record: RequestRecord) -> Source | None:

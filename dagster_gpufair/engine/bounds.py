@@ -1,28 +1,43 @@
-"""Leases that said how long they take at most: told before the end, and stopped at it."""
+"""Leases whose time is over: by what they said that they take at most, or by a notice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
-from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.leases import BOUND, PREEMPTION, LeaseRecord, StopCause
 
 NOTICE = 300.0
 NOTICE_PART = 0.1
 """Notice comes this many seconds before the end, or when this part of a short run's time is left."""
 
 
-def due(leases: Iterable[LeaseRecord], now: float) -> tuple[list[LeaseRecord], list[LeaseRecord]]:
-    """(to be told that the end is near, to be stopped) now.
+def due(
+    leases: Iterable[LeaseRecord], may_stop: Container[str], now: float
+) -> tuple[list[LeaseRecord], list[tuple[LeaseRecord, StopCause]]]:
+    """(to be told that the end is near, to be stopped and why) now.
 
     The time counts from when the work began: what has not begun has all of it before it.
+
+    Args:
+        may_stop: the requests whose holders, under notice, say that all is saved: nobody waits longer.
     """
-    near, past = [], []
+    near: list[LeaseRecord] = []
+    past: list[tuple[LeaseRecord, StopCause]] = []
     for lease in leases:
-        ends, most = lease.bound_ends, lease.max_duration
-        if ends is None or most is None or lease.state not in ("running", "notice"):
+        if lease.state not in ("running", "notice"):
             continue
-        if now >= ends:
-            past.append(lease)
-        elif lease.warned_at is None and now >= ends - min(NOTICE, NOTICE_PART * most):
+        ends, most = lease.bound_ends, lease.max_duration
+        if ends is not None and now >= ends:
+            past.append((lease, BOUND))
+        elif lease.state == "notice" and (
+            now >= (lease.notice_until or now) or lease.request_id in may_stop
+        ):
+            past.append((lease, PREEMPTION))
+        elif (
+            ends is not None
+            and most is not None
+            and lease.warned_at is None
+            and now >= ends - min(NOTICE, NOTICE_PART * most)
+        ):
             near.append(lease)
     return near, past

@@ -5,7 +5,7 @@ What is written here is meant; it is acted on afterwards, and can be done again 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.engine.book import Book
 from dagster_gpufair.engine.writer_turn import Overtaken
 from dagster_gpufair.ledger import (
+    approvals,
     events,
     leases,
     lifecycle,
@@ -23,6 +24,7 @@ from dagster_gpufair.ledger import (
 )
 from dagster_gpufair.ledger.leases import LeaseRecord, recorded
 from dagster_gpufair.ledger.requests import RequestRecord
+from dagster_gpufair.policy.models import Pausable
 from dagster_gpufair.scheduling.model import Account, Plan, Preemption, Start, Victim
 
 
@@ -62,6 +64,8 @@ def carry_out(
     used: Mapping[tuple[Account, str], float],
     cordoned: Mapping[str, frozenset[str]],
     policy_version: int,
+    paused: Collection[Pausable],
+    approved: Mapping[str, Mapping[str, Any]],
     grace: float,
     now: float,
 ) -> CarriedOut:
@@ -70,7 +74,8 @@ def carry_out(
     Args:
         starts: those of the plan's that really start: Dagster's own limits may keep others back.
         blocked: what something outside the decision keeps from starting, with reason and sentence.
-        used: what the plan was made from besides what the events say; so is ``cordoned``.
+        used: what the plan was made from besides what the events say; so are ``cordoned`` and ``paused``.
+        approved: by request id, what a person has agreed to.
         grace: seconds of notice.
 
     Raises:
@@ -79,17 +84,19 @@ def carry_out(
     if nodes.cordoned_by_pool(session) != cordoned:
         raise Overtaken("other nodes are out of service than when it began")
     written = CarriedOut()
-    _note_pass(session, book, plan, starts, blocked, used, policy_version, now)
+    spared = [lease for lease in _held(book, plan.spared) if lease.state == "notice"]
+    acts = starts or plan.preemptions or plan.withdrawn or spared or plan.renewed
+    _note_pass(session, book, bool(acts), starts, blocked, used, policy_version, paused, now)
     _note_blocked(session, book, blocked, written)
     _note_reserved(session, book, plan, now, written)
     for request_id in plan.withdrawn:
         _withdraw(session, book, request_id, "nobody leaves for it any more", now, written)
+    _drop_proposals(session, book, plan, now)
     for start in starts:
         _grant(session, book, start, plan, policy_version, now, written)
     for preemption in plan.preemptions:
-        _preempt(session, book, preemption, policy_version, now + grace, now, written)
-    _drop_proposals(session, book, plan, now)
-    for lease in _held(book, plan.spared):
+        _preempt(session, book, preemption, approved, policy_version, now + grace, now, written)
+    for lease in spared:
         lifecycle.spare(session, lease.id, now)
         written.changed.append(leases.by_id(session, lease.id))
     for lease in _held(book, plan.renewed):
@@ -108,7 +115,7 @@ def end_waiting(
     """
     lifecycle.cancel(session, [request.id], now, how)
     promises.end(session, request, how, now)
-    promises.withdraw_proposal(session, request, how, now)
+    approvals.withdraw(session, request, how, now)
     victims = [lease for lease in book.leases.values() if lease.notice_for == request.id]
     return [
         leases.by_id(session, lease.id)
@@ -140,21 +147,22 @@ def judged(start: Start, decided: Plan) -> dict[str, object]:
 def _note_pass(
     session: Session,
     book: Book,
-    plan: Plan,
+    acts: bool,
     starts: Sequence[Start],
     blocked: Mapping[str, tuple[str, str]],
     used: Mapping[tuple[Account, str], float],
     policy_version: int,
+    paused: Collection[Pausable],
     now: float,
 ) -> None:
     """A pass that does something is recorded with what it was decided from, as far as no event says it."""
     changed = {id_: list(why) for id_, why in blocked.items() if book.blocked.get(id_) != why}
     freed = [id_ for id_ in book.blocked if id_ not in blocked]
-    acts = starts or plan.preemptions or plan.withdrawn or plan.spared or plan.renewed
     if not acts and not changed and not freed:
         return
     data = {
         "policy_version": policy_version,
+        "paused": sorted(paused),
         "used": [
             [account.team, account.project, pool, hours] for (account, pool), hours in used.items()
         ],
@@ -219,6 +227,7 @@ def _preempt(
     session: Session,
     book: Book,
     preemption: Preemption,
+    approved: Mapping[str, Mapping[str, Any]],
     policy_version: int,
     until: float,
     now: float,
@@ -230,8 +239,10 @@ def _preempt(
     said = [{"lease": lease.id, "run": lease.run_id, "rule": rule} for lease, rule in victims]
     if preemption.awaits_approval:
         data = {"pool": preemption.promise.pool, "gpus": preemption.promise.gpus, "victims": said}
-        promises.propose(session, request, preemption.promise.pool, data, now)
-        return
+        if approved.get(request.id) != data:
+            approvals.propose(session, request, preemption.promise.pool, data, now)
+            return
+        approvals.done(session, request)
     promises.make(session, request, preemption.promise, said, policy_version, now)
     written.promised[request.id] = preemption.promise
     for lease, rule in victims:
@@ -250,9 +261,13 @@ def _withdraw(
 def _drop_proposals(session: Session, book: Book, plan: Plan, now: float) -> None:
     """Nobody is asked about what would not be decided any more."""
     wanted = {each.request.id for each in plan.preemptions if each.awaits_approval}
-    for request_id in promises.proposed(session).keys() - wanted:
+    asked = {
+        **approvals.in_state(session, "proposed"),
+        **approvals.in_state(session, "approved"),
+    }
+    for request_id in asked.keys() - wanted:
         known = requests.by_ids(session, [request_id])
-        promises.withdraw_proposal(session, known[request_id], "not needed any more", now)
+        approvals.withdraw(session, known[request_id], "not needed any more", now)
 
 
 def _held(book: Book, ids: Sequence[str]) -> list[LeaseRecord]:

@@ -8,8 +8,11 @@ a pass that ends anywhere is made good by the next.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -17,15 +20,15 @@ from dagster_gpufair.engine import clock
 from dagster_gpufair.engine.book import Book
 from dagster_gpufair.engine.borrowed_use import BorrowedUse
 from dagster_gpufair.engine.bounds import due
-from dagster_gpufair.engine.carry_out import carry_out, end_waiting
+from dagster_gpufair.engine.carry_out import CarriedOut, carry_out, end_waiting
 from dagster_gpufair.engine.collector import collector_at_rest
 from dagster_gpufair.engine.policy_file import PolicyWatch
-from dagster_gpufair.engine.port import Holders, Launch
+from dagster_gpufair.engine.port import CannotGoOn, Holders, Launch
 from dagster_gpufair.engine.reconcile import Verdict, judge
 from dagster_gpufair.engine.rules import Rules
-from dagster_gpufair.engine.stops import Stops
-from dagster_gpufair.engine.writer_turn import WriterTurn
-from dagster_gpufair.ledger import leases, lifecycle, nodes, requests, status
+from dagster_gpufair.engine.tries import Tries
+from dagster_gpufair.engine.writer_turn import Overtaken, WriterTurn
+from dagster_gpufair.ledger import approvals, leases, lifecycle, nodes, requests, status
 from dagster_gpufair.ledger.connect import Ledger, LedgerError
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
@@ -38,6 +41,18 @@ from dagster_gpufair.scheduling.plan import plan
 
 PRUNE_EVERY = 600.0
 """Seconds between two looks for what is older than the policy keeps."""
+
+
+class Followed(NamedTuple):
+    """What came of the holders of leases, and of those that wait, since the last pass.
+
+    ``ended`` are leases that are over, how and when they ended; ``cancelled`` requests that wait no more,
+    and why; ``spared`` leases that were to be stopped for these, and go on.
+    """
+
+    ended: Sequence[tuple[LeaseRecord, str, float]]
+    cancelled: Sequence[tuple[RequestRecord, str]]
+    spared: Sequence[LeaseRecord]
 
 
 class Engine:
@@ -57,13 +72,20 @@ class Engine:
         self.book = Book()
         self.cordoned: Mapping[str, frozenset[str]] = {}
         """The nodes out of service, by pool."""
+        self.approved: Mapping[str, Mapping[str, Any]] = {}
+        """By request id, what a person has approved and nobody has done yet."""
         self.to_launch: dict[str, LeaseRecord] = {}
         """By request id, what holds GPUs and waits to be launched by nobody else."""
         self._holders = holders
         self._logger = logger
         self._start_timeout = start_timeout
         self._borrowed = BorrowedUse()
-        self._stops = Stops(self._stop)
+        self._stops: Tries[int, LeaseRecord] = Tries("gpufair-stop", self._stop)
+        self._continuations: Tries[str, RequestRecord] = Tries("gpufair-continue", self._go_on)
+        self.not_going_on: dict[str, str] = {}
+        """By request id, why what was stopped does not go on yet, where that was tried."""
+        self._given_up: deque[tuple[RequestRecord, str]] = deque()
+        """What was stopped and can never go on, and why: found by the tries, for the next pass."""
         self._pruned_at = 0.0
 
     # -- the turn -------------------------------------------------------------------------------
@@ -88,6 +110,8 @@ class Engine:
                 by, mark = self._heed_clock(session, mark, now)
             self.rules.look(session, now, seen)
             self.cordoned = nodes.cordoned_by_pool(session)
+            approved = approvals.in_state(session, "approved")
+            rejected = approvals.in_state(session, "rejected")
             goes_on = self.turn.goes_on(epoch)
             book = self.book if goes_on and not by else Book.opened(session)
             accrued = status.get(session, ACCRUED)
@@ -100,6 +124,8 @@ class Engine:
         if book is not self.book:
             self.book = book
             self._borrowed.resume(accrued)
+        self.book.reject(rejected)
+        self.approved = {id_: each.data for id_, each in approved.items()}
         self.turn.begin(epoch)
         return True
 
@@ -135,18 +161,14 @@ class Engine:
 
     # -- following what happened ----------------------------------------------------------------
 
-    def follow(
-        self, unfinished: set[str], busy: Collection[str], now: float
-    ) -> tuple[list[tuple[LeaseRecord, str, float]], list[tuple[RequestRecord, str]]]:
+    def follow(self, unfinished: set[str], busy: Collection[str], now: float) -> Followed:
         """Bring the ledger and the book to what the holders of leases are seen to do.
 
         Args:
             unfinished: the ids of all runs that are not over.
             busy: the requests that this daemon is launching at this moment.
-
-        Returns:
-            (leases, waiting requests) that are over, and how they ended; of leases also when.
         """
+        self._reread_continued()
         self._reread(id_ for id_ in busy if id_ in self.book.leases)
         sights = self._holders.look(self.book.leases.values())
         verdicts = [
@@ -170,18 +192,17 @@ class Engine:
         to_write = [each for each in verdicts if each[1].what not in not_written]
         gone = self.book.cancelled(unfinished)
         how = self._holders.how_ended(gone) if gone else {}
-        cancelled = [(each, how.get(each.id, "gone")) for each in gone]
-        if to_write or cancelled:
-            self._write_verdicts(to_write, cancelled, now)
+        cancelled = [(each, how.get(each.id, "gone")) for each in gone] + self._cannot_go_on()
+        spared = self._write_verdicts(to_write, cancelled, now) if to_write or cancelled else ()
         for lease, verdict in verdicts:
             if verdict.what in ("give_up", "never_came"):
                 self._give_up(lease, verdict)
         ended = [
             (lease, verdict.why, verdict.at)
             for lease, verdict in verdicts
-            if verdict.what == "release"
+            if verdict.what in ("release", "preempt")
         ]
-        return ended, cancelled
+        return Followed(ended, cancelled, spared)
 
     def _reread(self, request_ids: Iterable[str]) -> None:
         """What is being launched is taken on by a thread: the ledger knows more of it than the book."""
@@ -190,6 +211,59 @@ class Engine:
             with self.ledger.reading() as session:
                 for id_ in wanted:
                     self.book.hold(leases.by_id(session, id_))
+
+    def _reread_continued(self) -> None:
+        """What goes on is written by its thread: the ledger knows more of it than the book."""
+        known = self.book.to_go_on()
+        self.not_going_on = {id_: why for id_, why in self.not_going_on.items() if id_ in known}
+        if not known:
+            return
+        with self.ledger.reading() as session:
+            now_known = requests.by_ids(session, known)
+        for id_, request in now_known.items():
+            if request != known[id_] and request.state == "queued":
+                self.book.leave(id_)
+                self.book.enter(request)
+
+    def _cannot_go_on(self) -> list[tuple[RequestRecord, str]]:
+        """What was stopped and can never go on, as the tries have found, and why."""
+        found = {}
+        while self._given_up:
+            request, why = self._given_up.popleft()
+            if request.id in self.book.to_go_on():
+                found[request.id] = (request, f"it was stopped, and cannot go on: {why}")
+        return list(found.values())
+
+    def go_on(self) -> None:
+        """Have what was stopped for others wait again, as often as a try is due."""
+        for id_, request in self._continuations.due(self.book.to_go_on()).items():
+            try:
+                self._continuations.try_(id_, request)
+            except RuntimeError:
+                self._logger.exception("Run %s cannot be gone on with now", request.continues)
+
+    def _go_on(self, request: RequestRecord) -> None:
+        epoch = self.turn.epoch
+        if epoch is None:
+            return
+        try:
+            self._holders.go_on(request, partial(self.turn.writing, epoch))
+            self.not_going_on.pop(request.id, None)
+        except Overtaken:
+            pass
+        except CannotGoOn as error:
+            self._logger.error("Run %s was stopped, and cannot go on: %s", request.continues, error)
+            self._holders.let_lie(request)
+            self._given_up.append((request, str(error)))
+        except Exception as error:
+            self._logger.exception(
+                "Run %s was stopped, and the run that goes on with its work could not be queued; it is "
+                "tried again",
+                request.continues,
+            )
+            self.not_going_on[request.id] = (
+                f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            )
 
     def accrue(self, now: float) -> None:
         """Add up what was borrowed, if it is time to."""
@@ -205,9 +279,11 @@ class Engine:
         verdicts: Sequence[tuple[LeaseRecord, Verdict]],
         cancelled: Sequence[tuple[RequestRecord, str]],
         now: float,
-    ) -> None:
+    ) -> Sequence[LeaseRecord]:
+        """Write them all or none; the leases that need not be stopped any more."""
         changed: dict[str, LeaseRecord] = {}
         waiting: list[RequestRecord] = []
+        spared: list[LeaseRecord] = []
         with self.turn.writing() as session:
             for lease, verdict in verdicts:
                 if verdict.what == "begin":
@@ -219,13 +295,19 @@ class Engine:
                     lifecycle.recall(session, lease.id, now, verdict.why, blocked)
                 elif verdict.what == "release":
                     lifecycle.release(session, lease.id, verdict.at, verdict.why)
+                elif verdict.what == "preempt":
+                    saved_at = lease.to_lease().since_saved
+                    lifecycle.preempt(session, lease.id, verdict.at, verdict.why, saved_at)
                 changed[lease.request_id] = leases.by_id(session, lease.id)
             for request, how in cancelled:
-                for spared in end_waiting(session, self.book, request, how, now):
-                    changed.setdefault(spared.request_id, spared)
-            recalled = [id_ for id_, lease in changed.items() if lease.void]
-            if recalled:
-                waiting = list(requests.by_ids(session, recalled).values())
+                spared += end_waiting(session, self.book, request, how, now)
+            for lease in spared:
+                changed.setdefault(lease.request_id, lease)
+            again = [
+                id_ for id_, lease in changed.items() if lease.state in ("recalled", "preempted")
+            ]
+            if again:
+                waiting = list(requests.by_ids(session, again).values())
                 self._reread_sources(session, changed.values())
         for request, _ in cancelled:
             self.book.leave(request.id)
@@ -235,6 +317,7 @@ class Engine:
             else:
                 self.book.released(id_)
         self._enter_again(waiting)
+        return [lease for lease in spared if lease.released_at is None]
 
     def _reread_sources(self, session: Session, recalled: Iterable[LeaseRecord]) -> None:
         """A launch that never happened was no start: its source has waited since the one before."""
@@ -373,8 +456,8 @@ class Engine:
         starts: Sequence[Start],
         blocked: Mapping[str, tuple[str, str]],
         now: float,
-    ) -> Sequence[LeaseRecord]:
-        """Write what a pass has decided, all or none; the new leases, which are to be launched.
+    ) -> CarriedOut:
+        """Write what a pass has decided, all or none; what came of it, to be acted on.
 
         Raises:
             Overtaken: if another daemon has become the writer, or nodes were taken out of service or put
@@ -391,11 +474,13 @@ class Engine:
                 used=self._borrowed.used,
                 cordoned=self.cordoned,
                 policy_version=self.rules.in_force.version,
+                paused=self.rules.policy.paused,
+                approved=self.approved,
                 grace=self.rules.policy.preemption.grace.total_seconds(),
                 now=now,
             )
         written.enter(self.book)
-        return written.granted
+        return written
 
     # -- bounds and stops -----------------------------------------------------------------------
 
@@ -405,29 +490,43 @@ class Engine:
         Returns:
             (those to be told for the first time that it is near, those meant to be stopped now).
         """
-        near, past = due(self.book.leases.values(), now)
-        if not near and not past:
+        heard = self._holders.heard(self.book.leases.values())
+        may_stop = {id_ for id_, said in heard.items() if said.may_stop}
+        near, past = due(self.book.leases.values(), may_stop, now)
+        saved = {
+            self.book.leases[id_].id: said.saved_at
+            for id_, said in heard.items()
+            if said.saved_at is not None
+            and said.saved_at > (self.book.leases[id_].checkpointed_at or 0.0)
+        }
+        if not near and not past and not saved:
             return (), ()
         with self.turn.writing() as session:
-            near = [lease for lease in near if lifecycle.warn(session, lease.id, now)]
-            past = [lease for lease in past if lifecycle.stop(session, lease.id, "bound", now)]
-            changed = [leases.by_id(session, lease.id) for lease in (*near, *past)]
-        for lease in changed:
+            for id_, saved_at in saved.items():
+                lifecycle.saved(session, id_, saved_at)
+            told = [lease.id for lease in near if lifecycle.warn(session, lease.id, now)]
+            meant = [lease.id for lease, why in past if lifecycle.stop(session, lease.id, why, now)]
+            changed = {
+                id_: leases.by_id(session, id_) for id_ in dict.fromkeys((*saved, *told, *meant))
+            }
+        for lease in changed.values():
             self.book.hold(lease)
-        return near, past
+        return [changed[id_] for id_ in told], [changed[id_] for id_ in meant]
 
     def make_stops(self) -> None:
         """Try to stop what is to be stopped and still there, as often as it is due."""
-        stopping = [lease for lease in self.book.leases.values() if lease.state == "stopping"]
+        stopping = {
+            lease.id: lease for lease in self.book.leases.values() if lease.state == "stopping"
+        }
         tries = self._stops.due(stopping)
         if not tries:
             return
         with self.turn.writing() as session:
-            for lease in tries:
+            for lease in tries.values():
                 lifecycle.tried_to_stop(session, lease.id)
-        for lease in tries:
+        for lease in tries.values():
             try:
-                self._stops.try_(lease)
+                self._stops.try_(lease.id, lease, before=lease.stop_tries)
             except RuntimeError:
                 self._logger.exception("Run %s could not be told to stop now", lease.run_id)
 

@@ -6,9 +6,12 @@ launched, stopped and told; whoever implements `Holders` does so for one kind of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
+
+from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
@@ -21,13 +24,26 @@ class Sight:
     """What is to be seen of a holder now.
 
     ``since`` is when it began to run, or when it was over, in seconds since the epoch. ``how`` says how
-    it ended. ``alive`` is whether its processes are there: None where nobody can tell.
+    it ended. ``alive`` is whether its processes are there: None where nobody can tell. ``goes_on`` is
+    whether it was over because it was stopped for another, so that its work is to go on later.
     """
 
     doing: Doing
     since: float | None = None
     how: str = ""
     alive: bool | None = None
+    goes_on: bool = False
+
+
+class Heard(NamedTuple):
+    """What a holder says of itself: up to when its work is saved, and that it may be stopped at once."""
+
+    saved_at: float | None = None
+    may_stop: bool = False
+
+
+class CannotGoOn(Exception):
+    """What was stopped can never go on, and why."""
 
 
 LaunchKind = Literal["launched", "failed", "unreachable", "unsettled", "not_queued", "broken_off"]
@@ -81,4 +97,27 @@ class Holders(Protocol):
 
     def stop(self, lease: LeaseRecord) -> None:
         """Ask a holder to end. May hang, and may do nothing: nothing is free because of it."""
+        ...
+
+    def heard(self, held: Collection[LeaseRecord]) -> Mapping[str, Heard]:
+        """What holders say of themselves, by request id, as far as it was heard."""
+        ...
+
+    def go_on(
+        self, request: RequestRecord, write: Callable[[], AbstractContextManager[Session]]
+    ) -> None:
+        """Have what was stopped wait to be launched again (`lifecycle.to_go_on`, `lifecycle.goes_on`).
+
+        May hang, and may break off anywhere: it is called again then, and does what is left to do.
+
+        Args:
+            write: a transaction of this writer's.
+
+        Raises:
+            CannotGoOn: if it never can.
+        """
+        ...
+
+    def let_lie(self, request: RequestRecord) -> None:
+        """What was stopped does not go on: it is over as it would be had anybody stopped it."""
         ...

@@ -25,7 +25,9 @@ class Verdict(NamedTuple):
     same, unless it comes at this moment.
     """
 
-    what: Literal["launch", "recall", "begin", "linger", "release", "give_up", "never_came"]
+    what: Literal[
+        "launch", "recall", "begin", "linger", "release", "preempt", "give_up", "never_came"
+    ]
     at: float
     why: str = ""
 
@@ -43,7 +45,8 @@ def judge(
         at = now if sight.since is None else min(max(sight.since, lease.started_at), now)
         if not sight.alive:
             # What outlived its run held the GPUs until now.
-            return Verdict("release", now if lease.state == "ending" else at, sight.how)
+            at = now if lease.state == "ending" else at
+            return Verdict("preempt" if sight.goes_on else "release", at, sight.how)
         # A process ends a moment after its run; only then is it worth a word.
         if lease.state == "ending" or now - at < LINGERS_AFTER:
             return None

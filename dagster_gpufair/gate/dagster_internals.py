@@ -24,27 +24,34 @@ from dagster import (
     RunRecord,
     RunsFilter,
 )
+from dagster._core.definitions.selector import JobSubsetSelector
 from dagster._core.errors import (
     DagsterCodeLocationLoadError,
     DagsterCodeLocationNotFoundError,
+    DagsterInvalidSubsetError,
     DagsterUserCodeUnreachableError,
 )
 from dagster._core.events import EngineEventData
+from dagster._core.execution.plan.resume_retry import ReexecutionStrategy
 from dagster._core.instance.config import ConcurrencyConfig
 from dagster._core.launcher import LaunchRunContext, WorkerStatus
 from dagster._core.op_concurrency_limits_counter import GlobalOpConcurrencyLimitsCounter
+from dagster._core.remote_representation.code_location import CodeLocation
+from dagster._core.remote_representation.external import RemoteJob
 from dagster._core.run_coordinator.queued_run_coordinator import RunQueueConfig
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._core.storage.tags import (
     BACKFILL_ID_TAG,
+    BACKFILL_TAGS,
     GRPC_INFO_TAG,
     MAX_RETRIES_TAG,
     PRIORITY_TAG,
     SCHEDULE_NAME_TAG,
     SENSOR_NAME_TAG,
     USER_TAG,
+    WILL_RETRY_TAG,
 )
-from dagster._core.workspace.context import IWorkspaceProcessContext
+from dagster._core.workspace.context import BaseWorkspaceRequestContext, IWorkspaceProcessContext
 from dagster._daemon import controller
 from dagster._daemon.daemon import DaemonIterator, SpanMarker
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
@@ -57,10 +64,9 @@ from dagster._utils.tags import TagConcurrencyLimitsCounter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dagster._core.workspace.context import BaseWorkspaceRequestContext
-
 __all__ = [
     "BACKFILL_ID_TAG",
+    "BACKFILL_TAGS",
     "ENVIRONMENT_ERRORS",
     "GRPC_INFO_TAG",
     "MAX_RETRIES_TAG",
@@ -70,10 +76,13 @@ __all__ = [
     "SHARES_POOLS_READ",
     "UNFINISHED_RUN_STATUSES",
     "USER_TAG",
+    "WILL_RETRY_TAG",
+    "BaseWorkspaceRequestContext",
     "ConcurrencyConfig",
     "ConfigurableClassData",
     "DaemonIterator",
     "IWorkspaceProcessContext",
+    "NothingToRetry",
     "QueuedRunCoordinatorDaemon",
     "RunLimits",
     "RunQueueConfig",
@@ -84,9 +93,11 @@ __all__ = [
     "close_tag_limits",
     "enqueue",
     "error_info",
+    "from_failure",
     "install_daemon",
     "is_foreign",
     "iterate",
+    "job_of",
     "launch",
     "location_errors",
     "location_of",
@@ -225,6 +236,66 @@ def is_foreign(workspace: BaseWorkspaceRequestContext, run: DagsterRun) -> bool:
     if code is None or not location.has_repository(name):
         return True
     return bool(location.get_repository_python_origin(name) != code.repository_origin)
+
+
+class NothingToRetry(Exception):
+    """A run has no step that could be executed again."""
+
+
+def job_of(
+    workspace: BaseWorkspaceRequestContext, run: DagsterRun
+) -> tuple[CodeLocation, RemoteJob]:
+    """The job of a run as its code location has it now, with the run's selection.
+
+    Raises:
+        DagsterUserCodeUnreachableError, DagsterCodeLocationLoadError: if it cannot be asked now.
+        LookupError: if there is no such job any more.
+    """
+    origin = run.remote_job_origin
+    if origin is None:
+        raise LookupError("it has no code location")
+    location = workspace.get_code_location(origin.location_name)
+    name = origin.repository_origin.repository_name
+    if not location.has_repository(name) or not location.get_repository(name).has_job(run.job_name):
+        raise LookupError(
+            f"code location {origin.location_name} has no job {run.job_name} any more"
+        )
+    selector = JobSubsetSelector(
+        location_name=origin.location_name,
+        repository_name=name,
+        job_name=run.job_name,
+        op_selection=run.op_selection,
+        asset_selection=run.asset_selection,
+        asset_check_selection=run.asset_check_selection,
+    )
+    return location, location.get_job(selector)
+
+
+def from_failure(
+    instance: DagsterInstance,
+    workspace: BaseWorkspaceRequestContext,
+    location: CodeLocation,
+    job: RemoteJob,
+    stopped: DagsterRun,
+    tags: Mapping[str, str],
+) -> DagsterRun:
+    """A new run, not submitted, of the steps that a run has not done, with its tags and more.
+
+    Raises:
+        NothingToRetry: if it has done them all.
+    """
+    try:
+        return instance.create_reexecuted_run(
+            request_context=workspace,
+            parent_run=stopped,
+            code_location=location,
+            remote_job=job,
+            strategy=ReexecutionStrategy.FROM_FAILURE,
+            extra_tags=tags,
+            use_parent_run_tags=True,
+        )
+    except DagsterInvalidSubsetError as error:
+        raise NothingToRetry(str(error)) from error
 
 
 def times_queued(instance: DagsterInstance, run_id: str) -> int:

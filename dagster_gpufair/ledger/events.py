@@ -37,6 +37,9 @@ EventKind = Literal[
     "lingering",
     "recalled",
     "preempted",
+    "continued",
+    "kept",
+    "saved",
     "released",
     # what a pass decides besides
     "pass",
@@ -46,6 +49,9 @@ EventKind = Literal[
     "withdrawn",
     "proposed",
     "decided",
+    # what a person has switched off for a time, and on again
+    "paused",
+    "resumed",
     # the daemon's clock was set
     "clock",
 ]

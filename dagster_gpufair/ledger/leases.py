@@ -29,6 +29,12 @@ LeaseState = Literal[
     "preempted",
 ]
 
+StopCause = Literal["bound", "preemption"]
+BOUND: StopCause = "bound"
+"""Stopped because its ``max_duration`` is over."""
+PREEMPTION: StopCause = "preemption"
+"""Stopped for another, after notice."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
@@ -70,11 +76,12 @@ class LeaseRecord:
     warned_at: float | None
     checkpointed_at: float | None
     term_from: float | None
+    kept_until: float | None
     notice_until: float | None
     notice_for: str | None
     notice_rule: str | None
     stop_asked_at: float | None
-    stop_why: str | None
+    stop_why: StopCause | None
     stop_tries: int
     over_at: float | None
     released_at: float | None
@@ -123,6 +130,8 @@ class LeaseRecord:
             notice_until=self.notice_until,
             notice_for=self.notice_for,
             term_from=self.term_from,
+            kept_until=self.kept_until,
+            starting=self.state in ("granted", "launching"),
             # Its run is over, and nobody knows when its processes are.
             overdue=self.state == "ending",
         )

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, cast
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.ledger.leases import recorded_cards
 from dagster_gpufair.ledger.state import where_it_counts
-from dagster_gpufair.policy.models import Policy
+from dagster_gpufair.policy.models import Pausable, Policy
 from dagster_gpufair.scheduling.model import Account, Blocked, Lease, Promise, Request, State
 
-_ASKED = {field.name for field in fields(Request)} - {"id", "promised"}
+_ASKED = {field.name for field in fields(Request)} - {"id", "promised", "rejected"}
 
 
 class PastPass(NamedTuple):
@@ -30,6 +30,10 @@ class PastPass(NamedTuple):
     def state(self, policy: Policy) -> State:
         """What it decided from."""
         return self.moment.state(policy, self.at)
+
+    def rules(self, policy: Policy) -> Policy:
+        """The policy of that version as it was followed then: without what was paused."""
+        return policy.while_paused(self.moment.paused)
 
 
 @dataclass
@@ -54,6 +58,7 @@ class Moment:
         self._cordoned: dict[str, frozenset[str]] = {}
         self.blocked: dict[str, tuple[str, str]] = {}
         self.used: dict[tuple[Account, str], float] = {}
+        self.paused: frozenset[Pausable] = frozenset()
 
     def copy(self) -> Moment:
         """The same, to stay as it is."""
@@ -63,6 +68,7 @@ class Moment:
         other._starts = {source: dict(starts) for source, starts in self._starts.items()}
         other._promised, other._cordoned = dict(self._promised), dict(self._cordoned)
         other.blocked, other.used = dict(self.blocked), dict(self.used)
+        other.paused = self.paused
         return other
 
     def state(self, policy: Policy, now: float) -> State:
@@ -144,6 +150,12 @@ class Moment:
     def _spared(self, event: Event) -> None:
         self._change(event, notice_until=None, notice_for=None)
 
+    def _was_kept(self, event: Event) -> None:
+        self._change(event, kept_until=event.data["until"])
+
+    def _was_saved(self, event: Event) -> None:
+        self._change(event, checkpointed=event.data["saved"])
+
     def _renewed(self, event: Event) -> None:
         self._change(event, term_from=event.at)
 
@@ -173,6 +185,11 @@ class Moment:
         data = event.data
         self._promised[data["request"]] = Promise(event.pool, data["gpus"], data["nodes"])
 
+    def _was_decided(self, event: Event) -> None:
+        if event.data["as"] == "rejected":
+            id_ = event.data["request"]
+            self._asked[id_] = replace(self._asked[id_], rejected=True)
+
     def _withdrawn(self, event: Event) -> None:
         self._promised.pop(event.data["request"], None)
 
@@ -194,6 +211,7 @@ class Moment:
             self.blocked.pop(id_, None)
         for id_, (reason, message) in event.data["blocked"].items():
             self.blocked[id_] = (reason, message)
+        self.paused = frozenset(event.data.get("paused", ()))
         self.used = {
             (Account(team, project), pool): hours
             for team, project, pool, hours in event.data["used"]
@@ -224,12 +242,15 @@ _HAPPENED: Mapping[str, Callable[[Moment, Event], None]] = {
     "notice": Moment._noticed,
     "lingering": Moment._lingers,
     "spared": Moment._spared,
+    "kept": Moment._was_kept,
+    "saved": Moment._was_saved,
     "renewed": Moment._renewed,
     "released": Moment._released,
     "recalled": Moment._recalled,
     "preempted": Moment._preempted,
     "promised": Moment._was_promised,
     "withdrawn": Moment._withdrawn,
+    "decided": Moment._was_decided,
     "cordoned": Moment._was_cordoned,
     "uncordoned": Moment._was_uncordoned,
     "pass": Moment._passed,
@@ -258,4 +279,6 @@ def _request(data: Mapping[str, Any]) -> Request:
 
 def _as_of(lease: Lease, now: float) -> Lease:
     """What has not begun yet begins now at the earliest."""
-    return replace(lease, began=now) if lease.began is None and now > lease.started else lease
+    if lease.began is None and now > lease.started:
+        return replace(lease, began=now, starting=True)
+    return replace(lease, starting=lease.began is None)

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from sqlalchemy import Select, Update, func, select, update
+from sqlalchemy import Select, Update, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger.columns import storable_text
 from dagster_gpufair.ledger.statements import begins_with, changed, chunks
-from dagster_gpufair.ledger.tables import RequestRow
+from dagster_gpufair.ledger.tables import LeaseRow, RequestRow
 from dagster_gpufair.scheduling.model import Promise, Request
 
 RequestState = Literal["queued", "granted", "released", "cancelled", "refused"]
@@ -28,7 +28,8 @@ class RequestRecord:
 
     ``id`` is the id of the run that it was submitted for, and stays the same when another run goes on
     with what was preempted; ``run_id`` is the one it is for now. GPU amounts in thousandths, times in seconds
-    since the epoch, ``max_duration`` in seconds.
+    since the epoch, ``max_duration`` in seconds. ``continues`` is the run that was stopped, while the
+    one that goes on with its work is not in the queue yet.
     ``blocked_…`` is what keeps it from starting besides the decision, ``told_…`` what the run's
     page was last made to say.
     """
@@ -55,6 +56,7 @@ class RequestRecord:
     memory_gib: float = 0.0
     preempted: int = 0
     priority: int = 0
+    continues: str | None = None
     state: RequestState = "queued"
     policy_version: int | None = None
     blocked_reason: str | None = None
@@ -101,8 +103,8 @@ class RequestRecord:
             policy_version=policy_version,
         )
 
-    def to_request(self, promised: Promise | None = None) -> Request:
-        """As the decision sees it, with what is promised to it."""
+    def to_request(self, promised: Promise | None = None, rejected: bool = False) -> Request:
+        """As the decision sees it, with what is promised to it, and whether a person said no for it."""
         return Request(
             id=self.id,
             team=self.team,
@@ -121,6 +123,7 @@ class RequestRecord:
             cpus=self.cpus,
             memory_gib=self.memory_gib,
             promised=promised,
+            rejected=rejected,
         )
 
 
@@ -154,14 +157,38 @@ def by_ids(session: Session, ids: Iterable[str]) -> Mapping[str, RequestRecord]:
 
 
 def find(session: Session, prefix: str, limit: int = 20) -> Sequence[RequestRecord]:
-    """The requests whose id begins exactly so, newest first. Any character means itself."""
-    query = (
-        select(*_COLUMNS)
-        .where(begins_with(session, RequestRow.id, storable_text(prefix)))
-        .order_by(RequestRow.submitted_at.desc(), RequestRow.id)
-        .limit(limit)
+    """The requests that are or were for a run whose id begins exactly so, newest first.
+
+    Any character means itself.
+    """
+    prefix = storable_text(prefix)
+    first = begins_with(session, RequestRow.id, prefix)
+    # Few were ever preempted: only those have had more runs than one.
+    had = select(LeaseRow.request_id).where(
+        LeaseRow.request_id == RequestRow.id, begins_with(session, LeaseRow.run_id, prefix)
     )
-    return _read(session, query)
+    later = or_(begins_with(session, RequestRow.run_id, prefix), had.exists())
+    found = {
+        request.id: request
+        for where in (first, and_(RequestRow.preempted > 0, later))
+        for request in _read(
+            session,
+            select(*_COLUMNS)
+            .where(where)
+            .order_by(RequestRow.submitted_at.desc(), RequestRow.id)
+            .limit(limit),
+        )
+    }
+    newest_first = sorted(found.values(), key=lambda request: (-request.submitted_at, request.id))
+    return newest_first[:limit]
+
+
+def runs_that_go_on(session: Session) -> Mapping[str, str]:
+    """Of the open requests that were preempted, the runs that they are for now, by id."""
+    query = select(RequestRow.id, RequestRow.run_id).where(
+        RequestRow.state.in_(("queued", "granted")), RequestRow.run_id != RequestRow.id
+    )
+    return {row.id: row.run_id for row in session.execute(query) if row.run_id}
 
 
 def block(session: Session, blocked: Mapping[str, tuple[str, str]]) -> int:

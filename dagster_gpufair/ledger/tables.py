@@ -70,6 +70,13 @@ class RequestRow(Base):
             sqlite_where=text("told_state IS NOT NULL AND told_state <> state"),
             postgresql_where=text("told_state IS NOT NULL AND told_state <> state"),
         ),
+        # What had more runs than one: a few.
+        Index(
+            "ix_gpufair_requests_preempted",
+            "id",
+            sqlite_where=text("preempted > 0"),
+            postgresql_where=text("preempted > 0"),
+        ),
         # How long a job has lasted of late, without reading its history.
         Index(
             "ix_gpufair_requests_released",
@@ -105,6 +112,8 @@ class RequestRow(Base):
     preempted: Mapped[int]
     priority: Mapped[int] = mapped_column(server_default="0")
     """The run's own `dagster/priority`."""
+    continues: Mapped[Indexed | None]
+    """The run that was stopped for another, while the one that goes on with it is not in the queue yet."""
     state: Mapped[str] = mapped_column(index=True)
     policy_version: Mapped[int | None]
     blocked_reason: Mapped[str | None]
@@ -176,6 +185,8 @@ class LeaseRow(Base):
     warned_at: Mapped[float | None]
     checkpointed_at: Mapped[float | None]
     term_from: Mapped[float | None]
+    kept_until: Mapped[float | None]
+    """Its owner keeps it until then: it is not stopped for others before."""
     notice_until: Mapped[float | None]
     notice_for: Mapped[str | None]
     notice_rule: Mapped[str | None]

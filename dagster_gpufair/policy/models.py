@@ -7,6 +7,7 @@ show for it: `schema` puts it there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,6 +17,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    PrivateAttr,
     field_validator,
     model_validator,
 )
@@ -27,6 +29,7 @@ KINDS = ("experiment", "training", "evaluation", "batch_inference", "online_infe
 
 BorrowingMode = Literal["off", "auto"]
 Mode = Literal["off", "approval", "auto"]
+Pausable = Literal["preemption", "borrowing"]
 ReclaimMode = Literal["off", "alert", "approval", "auto"]
 
 # Strict: YAML's `yes` must not become the number 1. Bounded: products of these stay finite.
@@ -309,6 +312,35 @@ class Policy(_Section):
     """Extra quotas for a time."""
     windows: list[Window] = []
     """Extra quotas at certain times, lent to nobody."""
+    _paused: frozenset[Pausable] = PrivateAttr(default=frozenset())
+
+    @property
+    def paused(self) -> frozenset[Pausable]:
+        """What a person has switched off for a time; the file does not say it."""
+        return self._paused
+
+    def while_paused(self, what: Iterable[Pausable]) -> Policy:
+        """The same rules while this is switched off."""
+        if self._paused == frozenset(what):
+            return self
+        copy = self.model_copy()
+        copy._paused = frozenset(what)
+        return copy
+
+    @property
+    def stops_for_others(self) -> bool:
+        """Whether running work may be stopped for other work now."""
+        return self.preemption.mode != "off" and "preemption" not in self._paused
+
+    @property
+    def stops_work(self) -> bool:
+        """Whether anything that runs may be stopped by the daemon for other work."""
+        return self.stops_for_others or self.stops_at_term
+
+    @property
+    def stops_at_term(self) -> bool:
+        """Whether borrowed work may be stopped now because its borrowing time is over."""
+        return self.borrowing.max_duration is not None and "preemption" not in self._paused
 
     @field_validator("tiers", mode="before")
     @classmethod

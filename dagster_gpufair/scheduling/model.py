@@ -100,6 +100,7 @@ class Request:
     ``priority`` is what it says of itself among its own kind, in Dagster's words.
     ``source`` is what it was launched by inside its team (a backfill, a user, a job); without one
     it is a source of its own. ``promised`` is what is kept for it since victims were given notice.
+    ``rejected``: a person has said that nobody is to be stopped for it.
     """
 
     id: str
@@ -119,6 +120,7 @@ class Request:
     memory_gib: float = 0.0
     priority: int = 0
     promised: Promise | None = None
+    rejected: bool = False
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -162,7 +164,9 @@ class Lease:
     ``began`` is when the work on them began, where that is later than ``started``: a container may take
     its time. ``checkpointed`` is when its work was last saved, ``notice_until`` when it has to be gone if it
     was given notice and ``notice_for`` the request that this was for, ``term_from`` when its borrowing time
-    began anew, if it did since the start. ``overdue``: it should long be gone, and nobody knows when it is.
+    began anew, if it did since the start. ``kept_until`` is until when its owner keeps it from being stopped
+    for others; nothing is stopped that is ``starting``. ``overdue``: it should long be gone, and nobody knows
+    when it is.
     """
 
     id: str
@@ -184,6 +188,8 @@ class Lease:
     notice_for: str | None = None
     term_from: float | None = None
     began: float | None = None
+    kept_until: float | None = None
+    starting: bool = False
     overdue: bool = False
 
     @property

@@ -30,13 +30,14 @@ class Stoppable:
     def __init__(self, present: Present) -> None:
         self._present = present
         rules = present.policy.preemption
-        self.on = rules.mode != "off"
-        self.by_itself = rules.mode == "auto"
+        self.on = present.policy.stops_for_others
+        self.by_itself = self.on and rules.mode == "auto"
         self.grace = rules.grace.total_seconds()
         self.min_runtime = rules.min_runtime.total_seconds()
         self._rebalance = rules.rebalance
         self._max_per_run = rules.max_per_run
-        term = present.policy.borrowing.max_duration
+        rules_of_term = present.policy.borrowing
+        term = rules_of_term.max_duration if present.policy.stops_at_term else None
         self._stoppable_in: dict[str, tuple[int, list[Lease]]] = {}
         self._outranked_by: dict[tuple[Holding, float], tuple[int, int]] = {}
         self._term = None if term is None else term.total_seconds()
@@ -127,7 +128,7 @@ class Stoppable:
         borrowed = self._present.running.borrowed_to_the_end(lease)
         if self.rule(asker, lease, borrowed) not in ("reclaim", "priority", "urgent"):
             return ends
-        stopped = max(self._present.now, lease.works_from + self.min_runtime) + self.grace
+        stopped = max(self._present.now, self._untouched_until(lease)) + self.grace
         return stopped if ends is None else min(ends, stopped)
 
     def could_be_reclaimed_by(self, lease: Lease, at: float) -> bool:
@@ -136,7 +137,7 @@ class Stoppable:
             self.by_itself
             and self._tier(lease).preemptible != "never"
             and self._present.running.borrowed_to_the_end(lease).from_others
-            and lease.works_from + self.min_runtime + self.grace <= at
+            and self._untouched_until(lease) + self.grace <= at
         )
 
     def term_is_over(self, lease: Lease) -> bool:
@@ -183,9 +184,14 @@ class Stoppable:
         return (
             self._present.room(lease.pool).is_leaving(lease)
             or lease.overdue
-            or self._present.now - lease.works_from < self.min_runtime
+            or lease.starting
+            or self._present.now < self._untouched_until(lease)
             or self._present.is_spoken_for(lease)
         )
+
+    def _untouched_until(self, lease: Lease) -> float:
+        """Until when nobody is given notice: for its least time, and as long as its owner keeps it."""
+        return max(lease.works_from + self.min_runtime, lease.kept_until or 0.0)
 
     def _harm(self, lease: Lease) -> tuple[bool, float, float, float, float, float, str]:
         """The less, the earlier it is stopped."""

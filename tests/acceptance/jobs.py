@@ -9,15 +9,37 @@ import dagster as dg
 from dagster_gpufair import gpu_tags
 
 
-@dg.op
-def wait_for_leave(context: dg.OpExecutionContext) -> None:
+def wait_to_leave(run_id: str) -> None:
     """Run until the test leaves a file for this run, or for all."""
     folder = Path(os.environ["DAGSTER_HOME"]) / "leave"
     started = time.monotonic()
-    while not ((folder / context.run_id).exists() or (folder / "all").exists()):
+    while not ((folder / run_id).exists() or (folder / "all").exists()):
         if time.monotonic() - started > 300:
             raise TimeoutError("the test has forgotten this run")
         time.sleep(0.1)
+
+
+@dg.op
+def wait_for_leave(context: dg.OpExecutionContext) -> None:
+    """All that such a job does."""
+    wait_to_leave(context.run_id)
+
+
+@dg.op
+def prepare() -> str:
+    """What is done before the training."""
+    return "prepared"
+
+
+@dg.op
+def train(context: dg.OpExecutionContext, prepared: str) -> None:
+    """Run until the test leaves a file for this run, or for all."""
+    wait_to_leave(context.run_id)
+
+
+@dg.graph
+def prepare_and_train() -> None:
+    train(prepare())
 
 
 def _job(name: str, tags: dict[str, str]) -> dg.JobDefinition:
@@ -31,5 +53,8 @@ defs = dg.Definitions(
         _job("small", gpu_tags(1, team="red")),
         _job("borrows", gpu_tags(1, team="blue")),
         _job("plain", {}),
+        prepare_and_train.to_job(
+            "trains", executor_def=dg.multiprocess_executor, tags=gpu_tags(2, team="blue")
+        ),
     ]
 )

@@ -16,8 +16,6 @@ from dagster_gpufair.cli.output.json_output import iso, json_option, show_json
 from dagster_gpufair.cli.output.tables import Column, alarm, headline, show, table, under
 from dagster_gpufair.cli.output.text import counted, number, plain, sentence
 from dagster_gpufair.cli.output.times import clock
-from dagster_gpufair.cli.policy.would_stop import not_in_this_version
-from dagster_gpufair.engine.as_off import not_carried_out
 from dagster_gpufair.policy.loading import read_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import PolicyError, Problem
@@ -253,9 +251,6 @@ def _parts(decided: Decided) -> Iterator[RenderableType]:
         if rows:
             yield table(columns, rows)
     yield from _also(decision)
-    left_out = not_carried_out(case.policy)
-    if left_out:
-        yield under(f"{not_in_this_version(left_out)}: the live daemon may decide otherwise")
     if not any(rows for _, rows in tables):
         yield "No run waits, so none starts."
     yield ""

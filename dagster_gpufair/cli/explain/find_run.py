@@ -41,7 +41,7 @@ def find_request(session: Session, beginning: str, now: float) -> RequestRecord 
     Raises:
         click.ClickException: if several do.
     """
-    exact = requests.by_ids(session, [beginning])
+    exact = requests.by_ids(session, [beginning]) or requests.by_runs(session, [beginning])
     found = list(exact.values()) or requests.find(session, beginning, _CANDIDATES + 1)
     if len(found) > 1:
         shown = found[:_CANDIDATES]

@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session
 
 from dagster_gpufair.cli.explain.comparison import comparison_json, side_by_side
 from dagster_gpufair.cli.explain.gpu_holders import is_being_launched
+from dagster_gpufair.cli.explain.may_be_stopped import may_be_stopped, notice_json
 from dagster_gpufair.cli.explain.runner_up import compared_before, of_one_source
 from dagster_gpufair.cli.moment.current import Moment, short_ids
 from dagster_gpufair.cli.output.json_output import gpus, iso
 from dagster_gpufair.cli.output.text import LONGEST_SENTENCE, number, plain, sentence
 from dagster_gpufair.cli.output.times import after, age_in_words, clock
-from dagster_gpufair.engine.as_off import not_carried_out
 from dagster_gpufair.ledger import requests
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.ledger.leases import LeaseRecord
@@ -66,6 +66,9 @@ def story_of_start(
             "class": lease.class_.label if lease.class_ is not None else None,
             "covered": None if moment is None else moment.is_covered(lease),
             "ungated": lease.ungated,
+            "notice": notice_json(lease),
+            "kept_until": iso(lease.kept_until),
+            "checkpointed": iso(lease.checkpointed_at),
             "host": _machine(lease) if lease.processes else None,
             "processes": sorted(int(pid) for pid in lease.processes or {}),
             "policy_version": lease.policy_version,
@@ -171,14 +174,14 @@ def _on_whose(lease: LeaseRecord, moment: Moment) -> Iterator[str]:
     borrowed = moment.snapshot.running.borrowed(lease.team, lease.pool)
     own, teams = (plain(words.used(one), LONGEST_SENTENCE) for one in (holding, holding.team))
     if lease.request_id not in borrowed.inside:
-        yield f"Its GPUs are within the quota: {own}."
+        yield f"Its GPUs are within the quota: {own}. {may_be_stopped(lease, moment)}"
     elif lease.request_id not in borrowed.from_others:
         yield (
             f"Its GPUs are within the quota of its team ({teams}), and over that of its project ({own}). "
-            f"{_nobody(moment)}"
+            f"{may_be_stopped(lease, moment)}"
         )
     else:
-        yield f"{_counted_as_borrowed(lease, moment)}: {teams}. {_nobody(moment)}"
+        yield f"{_counted_as_borrowed(lease, moment)}: {teams}. {may_be_stopped(lease, moment)}"
 
 
 def _counted_as_borrowed(lease: LeaseRecord, moment: Moment) -> str:
@@ -202,13 +205,6 @@ def _counted_as_borrowed(lease: LeaseRecord, moment: Moment) -> str:
         f", because {named} use{'s' if len(first) == 1 else ''} the quota first" if named else ""
     )
     return f"It started within the quota; its GPUs count as borrowed now{because}"
-
-
-def _nobody(moment: Moment) -> str:
-    """Nothing is stopped in this version, whatever the policy says."""
-    nobody = "It is not stopped for other runs: this version stops no running work"
-    said = " and ".join(plain(key) for key in not_carried_out(moment.written))
-    return f"{nobody}, although the policy has {said}." if said else f"{nobody}."
 
 
 def _why_then(

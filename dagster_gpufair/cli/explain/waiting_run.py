@@ -20,15 +20,12 @@ from dagster_gpufair.cli.moment.reservations import reservation_json, reserved
 from dagster_gpufair.cli.moment.waiting_json import points_json, waiter_json
 from dagster_gpufair.cli.output.json_output import gpus
 from dagster_gpufair.cli.output.tables import Column, table
-from dagster_gpufair.cli.output.text import counted, number, plain, sentence, whole_sentence
+from dagster_gpufair.cli.output.text import counted, number, plain, whole_sentence
 from dagster_gpufair.cli.output.times import age_in_words, clock
-from dagster_gpufair.cli.policy.would_stop import not_in_this_version, stop_json
-from dagster_gpufair.engine.as_off import not_carried_out, would_stop
-from dagster_gpufair.engine.would_stop import remark
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.scheduling.explaining.comparison import Comparison, explain
 from dagster_gpufair.scheduling.explaining.remedies import Remedy
-from dagster_gpufair.scheduling.model import Preemption, Reservation
+from dagster_gpufair.scheduling.model import Reservation
 
 ROWS = 8
 """Of those ahead."""
@@ -51,8 +48,6 @@ class _Story:
         known = tuple(pool for pool in waiter.request.pools if pool in moment.policy.pools)
         self._again = replace(waiter.request, pools=known)
         """As it can be launched again: a pool that is no more would be refused."""
-        self._not_carried_out = not_carried_out(moment.written)
-        self._would_stop = self._stops_for_it() if self._waits else None
 
     def parts(self) -> Iterator[RenderableType]:
         """Why, until when, behind which runs, and what helps."""
@@ -70,7 +65,6 @@ class _Story:
             yield from _after_a_gap(who_holds(moment, waiter))
             if waiter.request.id not in moment.state.blocked:
                 yield from _after_a_gap(would_start_with(self._again, self._remedies))
-            yield from _after_a_gap(self._preemption())
         yield ""
         yield next_step(
             moment.policy,
@@ -106,8 +100,6 @@ class _Story:
             "remedies": None
             if self._remedies is None
             else [remedy_json(self._again, remedy) for remedy in self._remedies],
-            "not_carried_out": self._not_carried_out,
-            "would_stop": None if self._would_stop is None else stop_json(self._would_stop),
         }
 
     def _comparison(self) -> Comparison | None:
@@ -130,13 +122,6 @@ class _Story:
             names = self._moment.names
             title = f"why {names[self._compared.first.id]} comes first"
             yield from side_by_side(self._compared, title, names, self._moment.now)
-
-    def _stops_for_it(self) -> Preemption | None:
-        moment = self._moment
-        if not self._not_carried_out:
-            return None
-        stops = would_stop(moment.written, moment.state, moment.now)
-        return next((each for each in stops if each.request.id == self._waiter.request.id), None)
 
     def _reservation(self) -> Reservation | None:
         everywhere = self._moment.plan.reservations
@@ -200,15 +185,6 @@ class _Story:
         yield table(columns, rows)
         if len(self._ahead) > ROWS:
             yield f"  and {len(self._ahead) - ROWS} more; `gpufair queue --all` shows them"
-
-    def _preemption(self) -> Iterator[RenderableType]:
-        if not self._not_carried_out:
-            return
-        if self._would_stop is None:
-            said = not_in_this_version(self._not_carried_out)
-            yield f"{said}; it would stop no other run for this one now."
-        else:
-            yield sentence(remark(self._moment.written, self._would_stop).sentence)
 
 
 def story_of_waiting(

@@ -17,8 +17,7 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.cli.instance.opening import OpenLedger, no_policy
 from dagster_gpufair.cli.moment.expected_start import UNKNOWN, Expected, expected_starts
 from dagster_gpufair.cli.output.text import LONGEST_SENTENCE, plain
-from dagster_gpufair.engine.as_off import as_off
-from dagster_gpufair.ledger import durations, leases, nodes, policies, status
+from dagster_gpufair.ledger import durations, leases, nodes, pauses, policies, requests, status
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.nodes import CordonedNode
 from dagster_gpufair.ledger.policies import PolicyVersion
@@ -26,7 +25,7 @@ from dagster_gpufair.ledger.state import state_of
 from dagster_gpufair.ledger.status import DAEMON, POLICY_FILE, UNCOUNTED
 from dagster_gpufair.ledger.writer import TURN_LASTS
 from dagster_gpufair.policy.loading import parse_policy
-from dagster_gpufair.policy.models import Policy
+from dagster_gpufair.policy.models import Pausable, Policy
 from dagster_gpufair.scheduling.explaining.places import places
 from dagster_gpufair.scheduling.model import (
     Account,
@@ -85,7 +84,8 @@ class Waiter:
 class Moment:
     """Who waits, who holds what and by which policy, and what is decided about it ``now``.
 
-    ``policy`` is as the daemon follows it in this version, ``written`` as it was adopted.
+    ``policy`` is as the daemon follows it, without what is ``paused`` (by whom, why, since when).
+    ``runs`` has the run of each request that goes on in another than its first.
     ``usual_ends`` says when leases end if they take as long as such runs usually have, and
     ``usual_lengths`` how long what waits will take then.
     """
@@ -93,7 +93,6 @@ class Moment:
     now: float
     version: PolicyVersion
     policy: Policy
-    written: Policy
     file_trouble: Mapping[str, Any] | None
     daemon: Daemon
     state: State
@@ -103,6 +102,8 @@ class Moment:
     usual_lengths: Mapping[str, float] = field(default_factory=dict)
     uncounted: Mapping[str, str] = field(default_factory=dict)
     """Runs that use GPUs which count nowhere, and why."""
+    paused: Mapping[Pausable, Mapping[str, Any]] = field(default_factory=dict)
+    runs: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def plan(self) -> Plan:
@@ -132,12 +133,16 @@ class Moment:
     @cached_property
     def names(self) -> Mapping[str, str]:
         """All that waits or holds GPUs, by the ids that people read."""
-        return short_ids(
-            [
-                *(request.id for request in self.state.requests),
-                *(lease.id for lease in self.state.leases),
-            ]
-        )
+        ids = [
+            *(request.id for request in self.state.requests),
+            *(lease.id for lease in self.state.leases),
+        ]
+        names = short_ids(self.run_of(id_) for id_ in ids)
+        return {id_: names[self.run_of(id_)] for id_ in ids}
+
+    def run_of(self, request_id: str) -> str:
+        """The run that a request is for now."""
+        return self.runs.get(request_id, request_id)
 
     def is_covered(self, lease: LeaseRecord) -> bool:
         """Whether a lease is within the quota of its team as a whole."""
@@ -225,13 +230,15 @@ def read_moment(opened: OpenLedger, session: Session, now: float) -> Moment:
     version = policies.in_force(session)
     if version is None:
         raise no_policy(opened.instance)
+    paused = pauses.current(session)
     written = parse_policy(version.document, f"policy v{version.version}")
-    policy = as_off(written)
+    policy = written.while_paused(paused)
     return Moment(
         now=now,
         version=version,
         policy=policy,
-        written=written,
+        paused=paused,
+        runs=requests.runs_that_go_on(session),
         file_trouble=status.get(session, POLICY_FILE),
         daemon=_daemon(opened, session, now),
         state=state_of(session, policy, now),

@@ -22,7 +22,6 @@ from dagster_gpufair.cli.policy.what_changes import (
     workspace_locations,
 )
 from dagster_gpufair.cli.policy.would_stop import all_that_would_stop, stop_json
-from dagster_gpufair.engine.as_off import not_carried_out
 from dagster_gpufair.policy.loading import read_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.notes import notes_of, unknown_locations
@@ -69,7 +68,6 @@ def check(file: Path | None, workspace: Path | None, home: Path | None, as_json:
                 "file": str(file),
                 "ok": True,
                 "problems": problems_json(notes),
-                "not_carried_out": not_carried_out(read),
                 "would_stop": told,
                 "left_behind": [left_behind_json(group) for group in found.left],
             }

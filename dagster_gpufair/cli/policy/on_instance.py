@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.cli.instance.opening import opened_ledger
 from dagster_gpufair.cli.moment.current import short_ids
 from dagster_gpufair.cli.policy.what_changes import OnInstance
-from dagster_gpufair.engine.as_off import not_carried_out, would_stop
 from dagster_gpufair.ledger import leases, locations, policies, requests
 from dagster_gpufair.ledger.errors import LedgerError
 from dagster_gpufair.ledger.state import state_of
@@ -19,6 +18,7 @@ from dagster_gpufair.policy.left_behind import LeftBehind, Work, left_behind
 from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import PolicyError
+from dagster_gpufair.scheduling.plan import plan
 
 
 def on_instance(read: Policy, home: Path | None) -> OnInstance:
@@ -38,7 +38,7 @@ def on_instance(read: Policy, home: Path | None) -> OnInstance:
             raise
         return OnInstance()
     ids = [*(request.id for request in state.requests), *(lease.id for lease in state.leases)]
-    stops = would_stop(read, state, now) if not_carried_out(read) else None
+    stops = plan(read, state, now).preemptions if read.stops_work else None
     return OnInstance(stops, left, seen, short_ids(ids))
 
 

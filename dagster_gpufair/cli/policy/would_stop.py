@@ -1,4 +1,4 @@
-"""What the policy would stop now, were running work stopped for other work in this version."""
+"""Whom a policy would stop now, if it were in force."""
 
 from __future__ import annotations
 
@@ -6,17 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dagster_gpufair.cli.moment.request_words import of_json, who
-from dagster_gpufair.cli.output.text import counted, plain
+from dagster_gpufair.cli.output.text import counted
 from dagster_gpufair.scheduling.model import Preemption
 
 _SHOWN = 8
-
-
-def not_in_this_version(said: Sequence[str]) -> str:
-    """``preemption.mode: auto is not carried out in this version, which stops no running work``."""
-    keys = " and ".join(plain(key) for key in said)
-    verb = "is" if len(said) == 1 else "are"
-    return f"{keys} {verb} not carried out in this version, which stops no running work"
 
 
 def all_that_would_stop(

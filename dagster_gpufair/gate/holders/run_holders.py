@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord
+from sqlalchemy.orm import Session
 
-from dagster_gpufair.engine.port import Sight
-from dagster_gpufair.gate.dagster_internals import enqueue
+from dagster_gpufair.engine.port import Heard, Sight
+from dagster_gpufair.gate.dagster_internals import IWorkspaceProcessContext, enqueue
+from dagster_gpufair.gate.holders import continuation
 from dagster_gpufair.gate.holders.runs import records_of
 from dagster_gpufair.gate.holders.worker_health import WorkerHealth
 from dagster_gpufair.gate.holders.workers import Workers
 from dagster_gpufair.gate.submission.coordinator import GpuFairRunCoordinator
 from dagster_gpufair.ledger.connect import ledger_of
-from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.leases import PREEMPTION, LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 
 
@@ -32,13 +35,20 @@ class RunHolders:
         self._coordinator = coordinator
         self._workers = Workers(instance, ledger_of(instance), host)
         self._health = WorkerHealth(instance, logger)
+        self._context: IWorkspaceProcessContext | None = None
         self._unfinished: set[str] = set()
         self._active: dict[str, RunRecord] = {}
         self._last_seen: dict[str, DagsterRun] = {}
         """Runs that hold GPUs, as they were when they went on: one that is deleted has no record."""
 
-    def see(self, unfinished: set[str], active: Sequence[RunRecord]) -> None:
-        """What the pass knows: the ids of all unfinished runs, and the runs that hold a worker."""
+    def see(
+        self,
+        context: IWorkspaceProcessContext,
+        unfinished: set[str],
+        active: Sequence[RunRecord],
+    ) -> None:
+        """What the pass knows: the workspace, the ids of all unfinished runs, the runs that hold a worker."""
+        self._context = context
         self._unfinished = unfinished
         self._active = {record.dagster_run.run_id: record for record in active}
 
@@ -91,7 +101,11 @@ class RunHolders:
             alive = self._health.lives_on(run)
         if record is None:
             return Sight("over", None, "deleted", alive)
-        return Sight("over", record.end_time, record.dagster_run.status.value.lower(), alive)
+        run = record.dagster_run
+        goes_on = lease.stop_why == PREEMPTION and continuation.was_stopped(run)
+        if not goes_on:
+            continuation.show(self._instance, run)
+        return Sight("over", record.end_time, run.status.value.lower(), alive, goes_on)
 
     def _going_on(self, lease: LeaseRecord) -> Sight | None:
         record = self._active.get(lease.run_id)
@@ -143,4 +157,21 @@ class RunHolders:
             self._instance.report_run_failed(run, f"The run has failed: {why}.")
 
     def stop(self, lease: LeaseRecord) -> None:
+        if lease.stop_why == PREEMPTION and not continuation.hide(self._instance, lease.run_id):
+            return
         self._coordinator.cancel_run(lease.run_id)
+
+    def heard(self, held: Collection[LeaseRecord]) -> Mapping[str, Heard]:
+        return {}
+
+    def go_on(
+        self, request: RequestRecord, write: Callable[[], AbstractContextManager[Session]]
+    ) -> None:
+        assert self._context is not None, "a pass has begun"
+        workspace = self._context.create_request_context()
+        continuation.go_on(self._instance, workspace, request, write)
+
+    def let_lie(self, request: RequestRecord) -> None:
+        run = self._instance.get_run_by_id(request.continues or "")
+        if run is not None:
+            continuation.show(self._instance, run)

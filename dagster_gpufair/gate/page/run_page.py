@@ -12,9 +12,12 @@ from dagster_gpufair.gate.submission.tags import MAX_DURATION, state_tags
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.models import Policy
-from dagster_gpufair.policy.quantities import format_duration, format_gpus
+from dagster_gpufair.policy.quantities import ONE_GPU, format_duration, format_gpus
 from dagster_gpufair.scheduling.accounts.accounts import account_of
 from dagster_gpufair.scheduling.model import Class, Start
+
+_TRIES = 4
+"""So many times at most, tags are written and read again."""
 
 
 class Cause(NamedTuple):
@@ -40,7 +43,6 @@ class Word:
     tag: str
     why: str
     sentence: str | None = None
-    remark: str = ""
     cause: Cause | None = None
 
 
@@ -69,7 +71,7 @@ def day_and_clock(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(at))
 
 
-def granted_word(start: Start, policy: Policy, now: float) -> Word:
+def granted_word(lease: LeaseRecord, start: Start, policy: Policy, now: float) -> Word:
     """What the page of a run says that has just got its GPUs."""
     request = start.request
     account = account_of(policy, request, start.pool)
@@ -84,7 +86,7 @@ def granted_word(start: Start, policy: Policy, now: float) -> Word:
     got = f"{format_gpus(start.gpus)} × {start.pool}"
     points, waited = f"{start.points.score:,.0f}", format_duration(now - request.submitted)
     return Word(
-        run_id=request.id,
+        run_id=lease.run_id,
         state="granted",
         reason=start.class_.label,
         tag=f"{start.class_.label} · {got}",
@@ -134,6 +136,85 @@ def bound_over_word(lease: LeaseRecord) -> Word:
         sentence=f"Stopped: it has run for the {format_duration(lease.max_duration)} of its tag "
         f"{MAX_DURATION}. Launch it again with a longer one if it needs more.",
     )
+
+
+def notice_word(lease: LeaseRecord, asker: RequestRecord | None) -> Word:
+    """What the page of a run says that is stopped soon, for another."""
+    until = clock(lease.notice_until or 0.0)
+    return Word(
+        run_id=lease.run_id,
+        state="granted",
+        reason="notice",
+        tag=f"stopped at {until}",
+        why=f"{_for_whom(lease, asker)}. Save what it has: it goes on from there later",
+        sentence=f"This run is stopped at {until}: {_for_whom(lease, asker)}. Save a checkpoint by then. It "
+        "goes on by itself later, in a new run from the step that is stopped.",
+    )
+
+
+def spared_word(lease: LeaseRecord) -> Word:
+    """What the page of a run says that goes on after all."""
+    held = f"{format_gpus(lease.gpus)} × {lease.pool}"
+    return Word(
+        run_id=lease.run_id,
+        state="granted",
+        reason="spared",
+        tag=f"goes on · {held}",
+        why="its notice was taken back: its GPUs are not needed any more",
+        sentence="This run goes on: its notice was taken back, since its GPUs are not needed any more.",
+    )
+
+
+def stopping_word(lease: LeaseRecord, asker: RequestRecord | None) -> Word:
+    """What the page of a run says whose notice is over."""
+    return Word(
+        run_id=lease.run_id,
+        state="granted",
+        reason="stopping",
+        tag="being stopped",
+        why=_for_whom(lease, asker),
+        sentence=f"This run is being stopped now: {_for_whom(lease, asker)}. Its notice is over.",
+    )
+
+
+def preempted_word(lease: LeaseRecord, again: RequestRecord, at: float) -> Word:
+    """What the last word on the page of a run is that was stopped for another and goes on in a new run."""
+    since = lease.to_lease().since_saved
+    lost = max(0.0, at - since) * lease.gpus / ONE_GPU / 3600
+    saved = (
+        f"its last checkpoint was at {clock(since)}"
+        if lease.checkpointed_at is not None
+        else "it saved no checkpoint that is known of"
+    )
+    return Word(
+        run_id=lease.run_id,
+        state="preempted",
+        reason="preempted",
+        tag=f"stopped · rule {lease.notice_rule}",
+        why="stopped for other work; a new run goes on with it from the step that was stopped",
+        sentence=f"Stopped for other work under the rule {lease.notice_rule}. {lost:.2g} GPU-hours are lost: "
+        f"{saved}. The work waits again, with more points for having been stopped {times(again.preempted)}, "
+        "and goes on in a new run from the step that was stopped.",
+    )
+
+
+def times(count: int) -> str:
+    """``once``, ``twice``, ``3 times``."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _for_whom(lease: LeaseRecord, asker: RequestRecord | None) -> str:
+    rule = {
+        "reclaim": "takes back GPUs that are guaranteed to it",
+        "priority": "has a higher tier in the same account",
+        "urgent": "is urgent",
+        "rebalance": "has borrowed less",
+        "term": "waits for GPUs whose borrowing time is over",
+    }.get(lease.notice_rule or "", "needs its GPUs")
+    if asker is None:
+        return f"another run {rule} (rule {lease.notice_rule})"
+    whose = asker.team if asker.project is None else f"{asker.team}/{asker.project}"
+    return f"{short(asker.run_id)} ({whose}, {asker.tier}) {rule} (rule {lease.notice_rule})"
 
 
 def released_word(lease: LeaseRecord, ended_as: str, at: float, cause: str | None = None) -> Word:
@@ -200,9 +281,14 @@ def cancelled_word(run_id: str, ended_as: str) -> Word:
 
 def say(instance: DagsterInstance, word: Word) -> None:
     """Write one word on its run's page; a run that is gone has no page."""
-    run = instance.get_run_by_id(word.run_id)
-    if run is None:
-        return
-    instance.add_run_tags(word.run_id, state_tags(word.state, word.tag, word.why))
-    if word.sentence is not None:
+    tags = state_tags(word.state, word.tag, word.why)
+    for _ in range(_TRIES):
+        run = instance.get_run_by_id(word.run_id)
+        if run is None:
+            return
+        # A worker that reports at this moment writes the run as it has read it before.
+        if tags.items() <= run.tags.items():
+            break
+        instance.add_run_tags(word.run_id, tags)
+    if word.sentence is not None and run is not None:
         instance.report_engine_event(word.sentence, run)

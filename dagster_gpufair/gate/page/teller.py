@@ -11,7 +11,9 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from dagster import DagsterInstance
@@ -41,14 +43,12 @@ MOST_ENDED = 10_000
 class Told:
     """What a run's page says now. ``reason`` is the reason with its marks, ``tag`` what its tag shows.
 
-    ``remark`` is what else its tag says of runs that would be stopped. ``policy`` is the version by
-    which it was said; None if an earlier daemon said it.
+    ``policy`` is the version by which it was said; None if an earlier daemon said it.
     """
 
     reason: str
     tag: str
     policy: int | None
-    remark: str = ""
 
 
 class Teller:
@@ -65,6 +65,7 @@ class Teller:
         self._waiting: OrderedDict[str, Word] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._saying: str | None = None
+        self._quiet: set[str] = set()
         self._later: list[Word] = []
         """What could not be said of runs that hold GPUs: said again with the next pass."""
         self._failed: dict[Word, int] = {}
@@ -85,6 +86,19 @@ class Teller:
         with self._changed:
             self._waiting.pop(run_id, None)
             self._changed.wait_for(lambda: self._saying != run_id, timeout=5)
+
+    @contextmanager
+    def quiet(self, run_id: str) -> Iterator[None]:
+        """Nothing is said of a run meanwhile: Dagster writes it as a whole, its tags and its status."""
+        with self._changed:
+            self._quiet.add(run_id)
+            self._changed.wait_for(lambda: self._saying != run_id, timeout=5)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._quiet.discard(run_id)
+                self._changed.notify_all()
 
     def over(self, word: Word) -> None:
         """Have the last said of a run that holds no GPUs any more and waits for none."""
@@ -112,7 +126,7 @@ class Teller:
                 self._failed.clear()
             pending = len(self._waiting)
         for word in islice(self._news(line, now), max(0, PER_PASS - pending)):
-            self._told[word.run_id] = Told(word.reason, word.tag, line.policy, word.remark)
+            self._told[word.run_id] = Told(word.reason, word.tag, line.policy)
             with self._changed:
                 self._waiting[word.run_id] = word
                 self._wake()
@@ -166,10 +180,13 @@ class Teller:
         for run_id, reason, why in islice(line.reasons(), IN_FRONT):
             before = self._told.get(run_id)
             word = line.word(run_id, reason, why, now)
-            if before is not None and (before.tag, before.remark) != (word.tag, word.remark):
+            if before is not None and before.tag != word.tag:
                 yield replace(word, sentence=None, cause=None)
 
     # -- the thread -----------------------------------------------------------------------------
+
+    def _may_say(self, run_id: str) -> bool:
+        return run_id not in self._quiet
 
     def _wake(self) -> None:
         if self._thread is None or not self._thread.is_alive():
@@ -185,7 +202,9 @@ class Teller:
                     return
                 is_over = bool(self._over)
                 word = self._over.popleft() if is_over else self._waiting.popitem(last=False)[1]
-                self._saying = word.run_id
+                run_id = word.run_id
+                self._changed.wait_for(partial(self._may_say, run_id), timeout=5)
+                self._saying = run_id
             try:
                 say(self._instance, word)
                 with self._ledger.writing() as session:

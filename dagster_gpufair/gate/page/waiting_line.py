@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 
-from dagster_gpufair.engine.would_stop import Remark
 from dagster_gpufair.gate.page.run_page import Cause, Word, day_and_clock, ordinal, short
 from dagster_gpufair.gate.submission.tags import LONGEST_WHY, shortened
 from dagster_gpufair.scheduling.explaining.places import places
 from dagster_gpufair.scheduling.model import Plan
 
-LONGEST_REMARK = 140
-"""Of the characters of a tag."""
-_TROUBLE, _REMARK = "!", "+"
-"""Marks of a reason: the policy file is broken; there are runs that would be stopped for it."""
+_TROUBLE = "!"
+"""Mark of a reason: the policy file is broken."""
 
 
 def without_marks(reason: str) -> str:
     """One of the closed list of reasons."""
-    return reason.rstrip(_TROUBLE + _REMARK)
+    return reason.rstrip(_TROUBLE)
 
 
 class WaitingLine:
@@ -28,24 +25,24 @@ class WaitingLine:
     Args:
         plan: the pass's plan.
         outside: runs that are in no line of the plan's: {run id: (line, reason, sentence)}.
+        run_of: the run that a request is for now, by its id.
         trouble: what is wrong with the policy file, if anything.
         policy: the version of the policy it was decided by.
         quiet: runs of which nothing is said yet.
-        remarks: for whom what would be stopped.
     """
 
     def __init__(
         self,
         plan: Plan,
         outside: Mapping[str, tuple[str, str, str]],
+        run_of: Callable[[str], str],
         trouble: str | None,
         policy: int | None,
         quiet: Collection[str] = (),
-        remarks: Mapping[str, Remark] | None = None,
     ) -> None:
         self.policy = policy
         self._quiet = quiet
-        self._remarks = remarks or {}
+        self._run_of = run_of
         self._plan = plan
         self._outside = outside
         self._trouble = trouble
@@ -62,13 +59,13 @@ class WaitingLine:
         for group in self._plan.waiting:
             reason = group.reason + mark
             for request in group.requests:
-                if request.id not in self._quiet:
-                    more = _REMARK if request.id in self._remarks else ""
-                    yield request.id, reason + more, group.message
+                run_id = self._run_of(request.id)
+                if run_id not in self._quiet:
+                    yield run_id, reason, group.message
 
     @cached_property
     def _places(self) -> Mapping[str, tuple[str, int]]:
-        return places(self._plan)
+        return {self._run_of(id_): place for id_, place in places(self._plan).items()}
 
     def word(self, run_id: str, reason: str, why: str, now: float) -> Word:
         """What the page of a waiting run should say, as of ``now``."""
@@ -79,15 +76,10 @@ class WaitingLine:
             line = f"{ordinal(place)} in {pool}"
         cause = Cause(without_marks(reason), why, now)
         tag = f"{cause.reason} · {line}"
-        said, remark, as_of = why, "", f" ({day_and_clock(now)})"
-        if reason.endswith(_REMARK):
-            found = self._remarks[run_id]
-            remark = shortened(found.short, LONGEST_REMARK)
-            said = f"{said} {found.sentence}"
-            why = f"{shortened(why, LONGEST_WHY - len(remark) - len(as_of) - 1)} {remark}"
+        said, as_of = why, f" ({day_and_clock(now)})"
         why = shortened(why, LONGEST_WHY - len(as_of)) + as_of
         sentence = f"Waiting, {line}: {said} `gpufair explain {short(run_id)}` says more."
         if self._trouble is not None:
             tag += " · policy file broken"
             sentence += f" The policy file changes nothing now: {self._trouble}."
-        return Word(run_id, "waiting", reason, tag, why, sentence, remark, cause)
+        return Word(run_id, "waiting", reason, tag, why, sentence, cause)

@@ -102,7 +102,7 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
         pending = gate.pending()
         unfinished = unfinished_ids(instance)
         active = super()._get_in_progress_run_records(instance)
-        gate.follow(unfinished, active, now)
+        gate.follow(context, unfinished, active, now)
         self._in_progress = with_pending(instance, active, pending)
         yield None
 

@@ -11,7 +11,6 @@ from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, Ru
 from dagster_gpufair.engine.engine import Engine
 from dagster_gpufair.engine.launch_threads import LaunchThreads
 from dagster_gpufair.engine.port import Launch
-from dagster_gpufair.engine.would_stop import Remark, WouldStop
 from dagster_gpufair.engine.writer_turn import WriterTurn
 from dagster_gpufair.gate.dagster_internals import (
     IWorkspaceProcessContext,
@@ -29,7 +28,12 @@ from dagster_gpufair.gate.page.run_page import (
     clock,
     granted_word,
     lingering_word,
+    notice_word,
+    preempted_word,
     released_word,
+    short,
+    spared_word,
+    stopping_word,
     unsettled_word,
 )
 from dagster_gpufair.gate.page.teller import Teller
@@ -44,7 +48,8 @@ from dagster_gpufair.gate.submission.coordinator import GpuFairRunCoordinator
 from dagster_gpufair.gate.submission.refusing import refuse
 from dagster_gpufair.ledger import lifecycle, requests
 from dagster_gpufair.ledger.connect import ledger_of
-from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.ledger.leases import BOUND, PREEMPTION, LeaseRecord
+from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.scheduling.model import Plan
 
 SUBMITTED_WITHIN = 10.0
@@ -75,7 +80,6 @@ class Gate:
         self._arrivals = Arrivals(instance, self.engine)
         self._ungated = Ungated(self.engine, logger)
         self._environment = Environment()
-        self._would_stop = WouldStop()
         self._launches: deque[tuple[int, Launch]] = deque()
         self._unadmitted: Sequence[str] = ()
         """Queued GPU runs that no policy could be asked about yet."""
@@ -95,15 +99,28 @@ class Gate:
     def _tell_again(self) -> None:
         """What an earlier daemon may not have come to say of runs that are near, or past, their end."""
         held = self.engine.book.leases
-        said = {"near": ("ends", "over", "lingering"), "past": ("over", "lingering")}
-        doubtful = [each for each in held.values() if each.warned_at or each.stop_asked_at]
+        said = {
+            "near": ("ends", "over", "lingering"),
+            "past": ("over", "lingering"),
+            "notice": ("notice", "stopping", "lingering"),
+            "stopping": ("stopping", "lingering"),
+        }
+        doubtful = [
+            each
+            for each in held.values()
+            if each.warned_at or each.stop_asked_at or each.state == "notice"
+        ]
         if not doubtful:
             return
         with self.engine.ledger.reading() as session:
             known = requests.by_ids(session, [each.request_id for each in doubtful])
         for lease in doubtful:
             told = known[lease.request_id].told_reason
-            if lease.stop_why == "bound" and told not in said["past"]:
+            if lease.stop_why == PREEMPTION and told not in said["stopping"]:
+                self.teller.news(stopping_word(lease, self._asker(lease)))
+            elif lease.state == "notice" and told not in said["notice"]:
+                self.teller.news(notice_word(lease, self._asker(lease)))
+            elif lease.stop_why == BOUND and told not in said["past"]:
                 self.teller.news(bound_over_word(lease))
             elif lease.warned_at and not lease.stop_asked_at and told not in said["near"]:
                 self.teller.news(bound_near_word(lease))
@@ -174,7 +191,9 @@ class Gate:
         assert epoch is not None
 
         def work() -> None:
-            launch = launch_granted(self.instance, context, self.engine.turn, epoch, lease)
+            launch = launch_granted(
+                self.instance, context, self.engine.turn, epoch, lease, self.teller.quiet
+            )
             self._launches.append((epoch, launch))
 
         self.teller.granted(lease.run_id)
@@ -183,17 +202,29 @@ class Gate:
 
     # -- the steps of a pass --------------------------------------------------------------------
 
-    def follow(self, unfinished: Sequence[str], active: Sequence[RunRecord], now: float) -> None:
+    def follow(
+        self,
+        context: IWorkspaceProcessContext,
+        unfinished: Sequence[str],
+        active: Sequence[RunRecord],
+        now: float,
+    ) -> None:
         """Bring the book to what the runs do, and have it said whose GPUs are free again."""
         there = set(unfinished)
-        self._holders.see(there, active)
+        self._holders.see(context, there, active)
         lingered = {
             id_ for id_, lease in self.engine.book.leases.items() if lease.state == "ending"
         }
-        ended, cancelled = self.engine.follow(there, self.launch_threads.under_way(), now)
+        ended, cancelled, spared = self.engine.follow(there, self.launch_threads.under_way(), now)
+        for lease in spared:
+            self.teller.news(spared_word(lease))
         for lease, how, at in ended:
             cause = self._causes.pop(lease.request_id, None)
-            self.teller.over(released_word(lease, how, at, cause))
+            again = self.engine.book.queued.get(lease.request_id)
+            if again is not None and again.continues == lease.run_id:
+                self.teller.news(preempted_word(lease, again, at))
+            else:
+                self.teller.over(released_word(lease, how, at, cause))
         for request, how in cancelled:
             self.teller.over(cancelled_word(request.run_id, how))
         for id_, lease in self.engine.book.leases.items():
@@ -214,11 +245,14 @@ class Gate:
         """The requests whose environment is not ready, and why."""
         errors = location_errors(context.create_request_context())
         locations = self._environment.broken(now, errors, self.launch_threads.closed(), clock)
-        if not locations:
-            return {}
-        return {
+        book, failed = self.engine.book, self.engine.not_going_on
+        going_on = {
+            id_: ("environment", _next_run_is_made(request, failed.get(id_)))
+            for id_, request in book.to_go_on().items()
+        }
+        return going_on | {
             request.id: ("environment", locations[request.location])
-            for request in self.engine.book.queued.values()
+            for request in (book.queued.values() if locations else ())
             if request.location in locations
         }
 
@@ -235,14 +269,28 @@ class Gate:
         if picked.plan is not None and self.engine.rules.in_force is not None:
             policy = self.engine.rules.in_force.policy
             starts = {start.request.id: start for start in picked.starts}
-            for lease in self.engine.carry_out(picked.plan, picked.starts, picked.blocked, now):
-                word = granted_word(starts[lease.request_id], policy, now)
+            done = self.engine.carry_out(picked.plan, picked.starts, picked.blocked, now)
+            for lease in done.granted:
+                word = granted_word(lease, starts[lease.request_id], policy, now)
                 self._launch(context, lease, picked.runs[lease.request_id], word)
                 begun.add(lease.request_id)
+            for lease in done.changed:
+                self._tell_of_notice(lease)
         for lease, run in unlaunched:
             self._launch(context, lease, run, again_word(lease))
             begun.add(lease.request_id)
         return begun
+
+    def _tell_of_notice(self, lease: LeaseRecord) -> None:
+        """A lease was given notice, or is spared; a new term is nobody's news."""
+        if lease.state == "notice":
+            self.teller.news(notice_word(lease, self._asker(lease)))
+        elif lease.notice_until is None and lease.term_from is None:
+            self.teller.news(spared_word(lease))
+
+    def _asker(self, lease: LeaseRecord) -> RequestRecord | None:
+        """What a lease is under notice for, as long as that waits."""
+        return self.engine.book.queued.get(lease.notice_for or "")
 
     def _take_unlaunched(self) -> list[tuple[LeaseRecord, DagsterRun]]:
         """What holds GPUs and is still to be launched, though nobody does."""
@@ -275,14 +323,21 @@ class Gate:
         for lease in near:
             self.teller.news(bound_near_word(lease))
         for lease in past:
-            self.teller.news(bound_over_word(lease))
+            if lease.stop_why == PREEMPTION:
+                self.teller.news(stopping_word(lease, self._asker(lease)))
+            else:
+                self.teller.news(bound_over_word(lease))
         self.engine.make_stops()
+        self.engine.go_on()
 
     def tell(self, picked: Picked, now: float) -> None:
         """Have said on the runs' pages what has changed."""
         plan = picked.plan or Plan((), ())
         outside = {
-            start.request.id: (start.pool, *picked.blocked[start.request.id])
+            self.engine.book.run_of(start.request.id): (
+                start.pool,
+                *picked.blocked[start.request.id],
+            )
             for start in plan.starts
             if start.request.id in picked.blocked
         }
@@ -291,28 +346,26 @@ class Gate:
         # Between the two steps of a submission there is nothing to say.
         queued = self.engine.book.queued
         quiet = {
-            id_
+            queued[id_].run_id
             for id_, why in picked.blocked.items()
             if why == NOT_IN_QUEUE
             and id_ in queued
             and now - queued[id_].submitted_at < SUBMITTED_WITHIN
         }
-        remarks = self._remarks(plan, picked, now)
-        rules = self.engine.rules
-        line = WaitingLine(plan, outside, rules.trouble, rules.version, quiet, remarks)
+        # Of what was stopped, the page says so; the next run's is not there yet.
+        quiet |= {request.run_id for request in self.engine.book.to_go_on().values()}
+        rules, book = self.engine.rules, self.engine.book
+        line = WaitingLine(plan, outside, book.run_of, rules.trouble, rules.version, quiet)
         self.teller.speak(line, now)
-
-    def _remarks(self, plan: Plan, picked: Picked, now: float) -> dict[str, Remark]:
-        """What would be stopped for those that wait, where the policy has that."""
-        engine, rules = self.engine, self.engine.rules
-        if rules.in_force is None or rules.in_force.policy is rules.policy:
-            return {}
-        policy, state = rules.in_force.policy, engine.state(picked.blocked, now)
-        seen = (rules.version, engine.book.changes, engine.cordoned)
-        self._would_stop.look(policy, state, plan, seen, now)
-        return self._would_stop.remarks(policy, state)
 
     def close(self) -> None:
         """End as one should."""
         self.teller.finish(timeout=5)
         self.engine.close()
+
+
+def _next_run_is_made(request: RequestRecord, trouble: str | None) -> str:
+    stopped = short(request.continues or "")
+    if trouble is None:
+        return f"Run {stopped} was stopped for others; the run that goes on with its work is being made."
+    return f"The run that goes on with the work of {stopped} could not be made, and is tried again: {trouble}"

@@ -27,7 +27,7 @@ NOT_IN_QUEUE = ("environment", "It was submitted, but it is not in Dagster's que
 
 @dataclass(frozen=True)
 class Picked:
-    """What starts, and what is known of the rest. ``runs`` are the bodies of the GPU runs that start."""
+    """What starts, and what is known of the rest. ``runs`` are those that start, by request id."""
 
     plan: Plan | None
     starts: Sequence[Start]
@@ -83,9 +83,9 @@ class Picker:
         free_slots = math.inf if most == -1 else most - len(in_progress)
         for round_ in range(MOST_ROUNDS):
             plan = engine.plan(blocked, now)
-            runs = _queued_bodies(instance, [start.request.id for start in plan.starts])
-            foreign |= {run.run_id: run for run in runs.values() if is_foreign(run)}
-            runs = {id_: run for id_, run in runs.items() if run.run_id not in foreign}
+            runs = _queued_bodies(instance, engine, [start.request.id for start in plan.starts])
+            foreign |= {id_: run for id_, run in runs.items() if is_foreign(run)}
+            runs = {id_: run for id_, run in runs.items() if id_ not in foreign}
             gpu = [runs[start.request.id] for start in plan.starts if start.request.id in runs]
             absent = [
                 start.request.id
@@ -97,15 +97,18 @@ class Picker:
             position = {run_id: place for place, run_id in enumerate(unfinished)}
             counted = RunLimits(instance, limits, in_progress, [*gpu, *others], pools_read)
             shared = share(gpu, others, free_slots, counted, position)
-            self._limited |= {run_id: runs[run_id] for run_id in shared.limited}
+            of_run = {run.run_id: id_ for id_, run in runs.items()}
+            limited = {of_run[run_id]: why for run_id, why in shared.limited.items()}
+            self._limited |= {id_: runs[id_] for id_ in limited}
             self._absent |= set(absent)
-            blocked |= {run_id: (RUN_LIMIT, why) for run_id, why in shared.limited.items()}
+            blocked |= {id_: (RUN_LIMIT, why) for id_, why in limited.items()}
             blocked |= dict.fromkeys(absent, NOT_IN_QUEUE)
-            blocked |= dict.fromkeys(shared.out_of_slots, (RUN_LIMIT, out_of_slots))
+            no_slot = [of_run[run_id] for run_id in shared.out_of_slots]
+            blocked |= dict.fromkeys(no_slot, (RUN_LIMIT, out_of_slots))
             again = shared.limited or shared.out_of_slots or absent
             if not again or round_ == MOST_ROUNDS - 1:
                 break
-        taken = {run.run_id for run in shared.gpu}
+        taken = {of_run[run.run_id] for run in shared.gpu}
         starts = [start for start in plan.starts if start.request.id in taken]
         return Picked(plan, starts, runs, shared.other, blocked, list(foreign.values()))
 
@@ -129,12 +132,16 @@ class Picker:
     ) -> dict[str, tuple[str, str]]:
         """Of the runs that were not in Dagster's queue, those that still are not."""
         self._absent &= engine.book.queued.keys()
-        self._absent -= _queued_bodies(instance, self._absent).keys()
+        self._absent -= _queued_bodies(instance, engine, self._absent).keys()
         return dict.fromkeys(self._absent, NOT_IN_QUEUE)
 
 
-def _queued_bodies(instance: DagsterInstance, run_ids: Collection[str]) -> dict[str, DagsterRun]:
-    if not run_ids:
+def _queued_bodies(
+    instance: DagsterInstance, engine: Engine, request_ids: Collection[str]
+) -> dict[str, DagsterRun]:
+    """By request id, the runs that are in Dagster's queue."""
+    if not request_ids:
         return {}
-    found = instance.get_runs(RunsFilter(run_ids=list(run_ids), statuses=[DagsterRunStatus.QUEUED]))
-    return {run.run_id: run for run in found}
+    of_run = {engine.book.run_of(id_): id_ for id_ in request_ids}
+    found = instance.get_runs(RunsFilter(run_ids=list(of_run), statuses=[DagsterRunStatus.QUEUED]))
+    return {of_run[run.run_id]: run for run in found}

@@ -39,6 +39,7 @@ from dagster_gpufair.gate.submission.admission import Refusal, Submission
 from dagster_gpufair.gate.submission.recording import record
 from dagster_gpufair.gate.submission.refusing import refuse
 from dagster_gpufair.gate.submission.tags import (
+    CONTINUES,
     GPUS,
     MARKS,
     STATE_TAGS,
@@ -48,6 +49,7 @@ from dagster_gpufair.gate.submission.tags import (
     tags_of_assets,
 )
 from dagster_gpufair.ledger.connect import LedgerError, ledger_of
+from dagster_gpufair.ledger.requests import by_runs
 from dagster_gpufair.policy.problems import PolicyError
 
 
@@ -153,6 +155,10 @@ class GpuFairRunCoordinator(QueuedRunCoordinator):
         seen = None if watch.has_seen_one_in_force else watch.look()
         try:
             with ledger_of(self._instance).writing() as session:
+                if CONTINUES in submission.tags and submission.run_id in by_runs(
+                    session, [submission.run_id]
+                ):
+                    return None  # it goes on with what was stopped: the request is there already
                 in_force = watch.in_force(session)
                 if in_force is None and seen is not None:
                     watch.adopt(session, seen, submission.at, by="first submission")

@@ -54,6 +54,11 @@ REASON = "gpufair/reason"
 WHY = "gpufair/why"
 STATE_TAGS = (STATE, REASON, WHY)
 """Written by us on every GPU run; what a run brings along (from a re-execution) is overwritten."""
+CONTINUES = "gpufair/continues"
+"""On a run that goes on with what was stopped: the request, and how often it was stopped."""
+HIDDEN = "gpufair/hidden"
+"""On a run that is stopped for others: the tags that are hidden from Dagster meanwhile."""
+_OURS = (*STATE_TAGS, CONTINUES, HIDDEN)
 LONGEST_WHY = 200
 MARKS = (GPUS, STATE)
 """Every GPU run in Dagster's queue bears one of these; no other daemon than ours starts what does."""
@@ -236,7 +241,7 @@ def gpus_of(tags: Mapping[str, str]) -> int:
 
 
 def _is_unknown(key: str) -> bool:
-    return key.startswith(PREFIX) and key not in USER_TAGS and key not in STATE_TAGS
+    return key.startswith(PREFIX) and key not in USER_TAGS and key not in _OURS
 
 
 def _gpus(tags: Mapping[str, str]) -> tuple[int | None, int]:

@@ -23,12 +23,14 @@ from dagster_gpufair.ledger.lifecycle.of_leases import (
     claim,
     find,
     grant,
+    keep,
     linger,
     notify,
     preempt,
     recall,
     release,
     renew,
+    saved,
     saw_processes,
     settle,
     spare,
@@ -36,7 +38,15 @@ from dagster_gpufair.ledger.lifecycle.of_leases import (
     tried_to_stop,
     warn,
 )
-from dagster_gpufair.ledger.lifecycle.of_requests import asked, cancel, refuse, submit, waits
+from dagster_gpufair.ledger.lifecycle.of_requests import (
+    asked,
+    cancel,
+    goes_on,
+    refuse,
+    submit,
+    to_go_on,
+    waits,
+)
 from dagster_gpufair.ledger.lifecycle.table import CLOSED, LEASES, OPEN, REQUESTS, Transition
 
 __all__ = [
@@ -50,7 +60,9 @@ __all__ = [
     "cancel",
     "claim",
     "find",
+    "goes_on",
     "grant",
+    "keep",
     "linger",
     "notify",
     "preempt",
@@ -58,11 +70,13 @@ __all__ = [
     "refuse",
     "release",
     "renew",
+    "saved",
     "saw_processes",
     "settle",
     "spare",
     "stop",
     "submit",
+    "to_go_on",
     "tried_to_stop",
     "waits",
     "warn",

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.ledger import events
 from dagster_gpufair.ledger.errors import NotQueued
 from dagster_gpufair.ledger.events import EventKind
-from dagster_gpufair.ledger.leases import recorded
+from dagster_gpufair.ledger.leases import StopCause, recorded
 from dagster_gpufair.ledger.lifecycle.of_requests import asked, moving
 from dagster_gpufair.ledger.lifecycle.table import LEASES
 from dagster_gpufair.ledger.requests import RequestRecord, by_ids
@@ -177,7 +177,7 @@ def renew(session: Session, lease_id: int, at: float) -> bool:
     return True
 
 
-def stop(session: Session, lease_id: int, why: str, at: float) -> bool:
+def stop(session: Session, lease_id: int, why: StopCause, at: float) -> bool:
     """Mean to stop the holder, before anything is done about it; its GPUs stay held."""
     values = {"stop_asked_at": at, "stop_why": why}
     return _advance(session, "stop", lease_id, at, values, {"why": why})
@@ -241,14 +241,54 @@ def recall(
     return _end(session, "recall", lease_id, at, reason, again, data)
 
 
-def preempt(session: Session, lease_id: int, at: float, reason: str) -> bool:
-    """End a lease that was stopped for another: its request waits again, and ranks higher for it."""
+def preempt(session: Session, lease_id: int, at: float, reason: str, saved_at: float) -> bool:
+    """End a lease that was stopped for another: its request waits again, and ranks higher for it.
+
+    Another run has to go on with the work of a whole run (`to_go_on`, `goes_on`); a step waits in its run.
+
+    Args:
+        saved_at: since when its work is lost.
+    """
+    found = _open_lease(session, lease_id)
+    if found is None:
+        return False
     again = {
         "state": "queued",
         "submitted_at": at,
         "preempted": RequestRow.preempted + 1,
+        "continues": None if found.step_key else found.run_id,
+        "told_state": None,
+        "told_reason": None,
     }
-    return _end(session, "preempt", lease_id, at, reason, again)
+    return _end(session, "preempt", lease_id, at, reason, again, {"saved": saved_at})
+
+
+def keep(
+    session: Session, lease_id: int, until: float | None, by: str, why: str, at: float
+) -> bool:
+    """Its owner keeps it until then: it is not stopped for others before. None: no longer."""
+    found = _open_lease(session, lease_id)
+    if found is None:
+        return False
+    session.execute(_if_open(lease_id).values(kept_until=until))
+    _tell_of(session, "kept", found, at, {"until": until, "by": by, "why": why})
+    return True
+
+
+def saved(session: Session, lease_id: int, saved_at: float) -> bool:
+    """Its work was saved up to then; never taken back.
+
+    Returns:
+        Whether that is news.
+    """
+    later = or_(LeaseRow.checkpointed_at.is_(None), LeaseRow.checkpointed_at < saved_at)
+    found = _open_lease(session, lease_id)
+    if found is None or not changed(
+        session, _if_open(lease_id).where(later).values(checkpointed_at=saved_at)
+    ):
+        return False
+    _tell_of(session, "saved", found, saved_at, {"saved": saved_at})
+    return True
 
 
 def _of_the_request(request: RequestRecord) -> dict[str, Any]:
@@ -376,6 +416,7 @@ def _open_lease(session: Session, lease_id: int) -> Any:
         LeaseRow.id,
         LeaseRow.request_id,
         LeaseRow.run_id,
+        LeaseRow.step_key,
         LeaseRow.team,
         LeaseRow.pool,
         LeaseRow.gpus,

@@ -87,10 +87,37 @@ def cancel(session: Session, ids: Iterable[str], at: float, why: str) -> Sequenc
     return cancelled
 
 
+def to_go_on(session: Session, request: RequestRecord, run_id: str, at: float) -> bool:
+    """The run is there that goes on with a request that was preempted; `goes_on` once it is queued.
+
+    Returns:
+        Whether that is news.
+    """
+    moved = changed(
+        session,
+        _waiting(request.id)
+        .where(RequestRow.continues.is_not(None), RequestRow.run_id != run_id)
+        .values(run_id=run_id),
+    )
+    if moved:
+        data = {"of": request.continues}
+        _tell(session, "continued", replace(request, run_id=run_id), at, data)
+    return bool(moved)
+
+
+def goes_on(session: Session, request_id: str) -> bool:
+    """The run that goes on with a request is in the queue: it waits like any other."""
+    return bool(changed(session, _waiting(request_id).values(continues=None)))
+
+
 def asked(request: RequestRecord) -> dict[str, Any]:
     """What a replay needs to know of a request, besides its id."""
     said = asdict(request.to_request())
-    return {key: value for key, value in said.items() if key != "id" and value is not None}
+    return {
+        key: value
+        for key, value in said.items()
+        if key not in ("id", "rejected") and value is not None
+    }
 
 
 def moving(transition: str, ids: Collection[str]) -> Update:
@@ -100,6 +127,14 @@ def moving(transition: str, ids: Collection[str]) -> Update:
         update(RequestRow)
         .where(RequestRow.id.in_(ids), RequestRow.state.in_(leaves))
         .values(state=enters)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _waiting(request_id: str) -> Update:
+    return (
+        update(RequestRow)
+        .where(RequestRow.id == request_id, RequestRow.state == "queued")
         .execution_options(synchronize_session=False)
     )
 

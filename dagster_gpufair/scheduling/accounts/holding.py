@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dagster_gpufair.policy.models import Borrowing, Policy
+from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU
 from dagster_gpufair.scheduling.model import Account, Class
+
+PAUSED = "borrowing is paused"
 
 
 class Rights(NamedTuple):
@@ -25,10 +27,11 @@ def rights_of(policy: Policy, tier: str, kind: str | None) -> Rights | None:
     """The rights of a tier and kind; a tier that is not in the policy has none."""
     if tier not in policy.tiers:
         return None
-    return Rights(policy.tiers[tier].may_preempt, _barred(policy.borrowing, tier, kind))
+    return Rights(policy.tiers[tier].may_preempt, _barred(policy, tier, kind))
 
 
-def _barred(borrowing: Borrowing, tier: str, kind: str | None) -> str | None:
+def _barred(policy: Policy, tier: str, kind: str | None) -> str | None:
+    borrowing = policy.borrowing
     if borrowing.mode == "off":
         return "borrowing is off"
     if borrowing.tiers != "all" and tier not in borrowing.tiers:
@@ -36,7 +39,7 @@ def _barred(borrowing: Borrowing, tier: str, kind: str | None) -> str | None:
     if borrowing.kinds != "all" and kind not in borrowing.kinds:
         work = "work without a kind" if kind is None else f"work of kind {kind}"
         return f"{work} may not borrow ({', '.join(borrowing.kinds)} may)"
-    return None
+    return PAUSED if "borrowing" in policy.paused else None
 
 
 @dataclass(slots=True, eq=False)

@@ -115,7 +115,13 @@ class Promises:
             is_blocked = request.id in blocked and not any(
                 lease.notice_for == request.id for lease in leaving
             )
-            if is_blocked or not room.could_keep(nodes) or not self._could_start(kept, ready):
+            is_off = bool(leaving) and not present.policy.stops_work
+            if (
+                is_off
+                or is_blocked
+                or not room.could_keep(nodes)
+                or not self._could_start(kept, ready)
+            ):
                 self.withdrawn.append(request.id)
             else:
                 self._keep(request, holding, sum(nodes.values()), nodes, ready)

@@ -207,6 +207,7 @@ class LeaseRow(_Row):
     notice_until: Time | None = None
     notice_for: Text | None = None
     term_from: Time | None = None
+    kept_until: Time | None = None
 
     @model_validator(mode="after")
     def _its_nodes_make_its_gpus(self) -> LeaseRow:
@@ -278,6 +279,7 @@ class RequestRow(_Row):
     memory_gib: Amount = 0.0
     priority: int = 0
     promised: PromisedRow | None = None
+    rejected: bool = False
 
     @model_validator(mode="after")
     def _its_amounts_agree(self) -> RequestRow:

@@ -7,6 +7,7 @@ first of these that holds:
 - ``environment``: none of its pools is in the policy any more
 - ``preempting``: GPUs are promised to it, and its victims are under notice
 - ``approval``: a person has to approve that its victims are stopped
+- ``paused``: it would borrow, and a person has switched borrowing off for a time
 - ``quota_exhausted``: it would be over quota, and borrowing is off or not allowed for it
 - ``borrow_limit``: its account would borrow more than it may
 - ``ceiling``: the running work of its team would exceed a ceiling
@@ -25,7 +26,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dagster_gpufair.policy.quantities import duration_in_words
-from dagster_gpufair.scheduling.accounts.holding import Holding, Rights
+from dagster_gpufair.scheduling.accounts.holding import PAUSED, Holding, Rights
 from dagster_gpufair.scheduling.calendar.kept import Kept
 from dagster_gpufair.scheduling.model import (
     Plan,
@@ -40,7 +41,7 @@ from dagster_gpufair.scheduling.waiting import words
 
 NO_BORROWING = "its borrow_limit is 0"
 REMOVED_POOL = "Launch the run again for a pool of the policy, or put this pool back."
-BY_RULE = ("quota_exhausted", "borrow_limit")
+BY_RULE = ("quota_exhausted", "borrow_limit", "paused")
 BESIDES_SPACE = (*BY_RULE, "ceiling")
 MOST_NAMED = 4
 """A sentence names no more reservations than this."""
@@ -142,6 +143,8 @@ class Reasons:
 
     def _reason(self, request: Request, rights: Rights, holding: Holding, gpus: int) -> Reason:
         if holding.allowed_class(gpus, rights) is None:
+            if rights.barred == PAUSED:
+                return "paused"
             barred = rights.barred or holding.limited_by(gpus).borrow_limit == 0
             return "quota_exhausted" if barred else "borrow_limit"
         if self._snapshot.ceilings.exceeded(request, holding.pool, gpus):
@@ -204,7 +207,7 @@ class Reasons:
 
     def _facts(self, request: Request, rights: Rights, holding: Holding, reason: Reason) -> str:
         used = words.used(holding)
-        if reason == "quota_exhausted":
+        if reason in ("quota_exhausted", "paused"):
             return f"{used}, and {rights.barred or NO_BORROWING}"
         if reason == "borrow_limit":
             return words.borrow_limit(holding.limited_by(request.sizes[-1]))

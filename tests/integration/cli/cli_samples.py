@@ -9,7 +9,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 from dagster_gpufair.cli.output.times import clock
-from dagster_gpufair.engine.as_off import as_off
 from dagster_gpufair.engine.carry_out import judged
 from dagster_gpufair.ledger import leases, lifecycle, nodes, policies, reservations, status
 from dagster_gpufair.ledger.connect import Ledger
@@ -114,7 +113,7 @@ class Filling:
     def decide(self, ago: float = 0.0, *, begins: bool = True) -> Sequence[str]:
         """A pass of the daemon so many minutes ago: what it granted, whose workers come at once."""
         at = minutes(ago)
-        policy = as_off(parse_policy(self.text))
+        policy = parse_policy(self.text)
         with self.ledger.writing() as session:
             decided = plan(policy, state_of(session, policy, at), at)
             for start in decided.starts:
@@ -136,7 +135,7 @@ class Filling:
     def reserve(self, ago: float = 0.0) -> None:
         """What a pass of the daemon so many minutes ago kept for whom."""
         at = minutes(ago)
-        policy = as_off(parse_policy(self.text))
+        policy = parse_policy(self.text)
         with self.ledger.writing() as session:
             decided = plan(policy, state_of(session, policy, at), at).reservations
             reservations.record(

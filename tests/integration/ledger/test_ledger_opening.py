@@ -28,7 +28,7 @@ from dagster_gpufair.ledger.location import ledger_url
 from dagster_gpufair.ledger.tables import PREFIX, Base
 from dagster_gpufair.scheduling.model import Class
 
-OLDEST, NEWEST = "0001_since_0.1.0", "0005_since_0.4.0"
+OLDEST, NEWEST = "0001_since_0.1.0", "0006_since_0.5.0"
 NEWER = "0007_since_2.5.0"
 
 

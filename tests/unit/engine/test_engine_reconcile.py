@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_samples import lease
+from lease_samples import lease
 
 from dagster_gpufair.engine.port import Sight
 from dagster_gpufair.engine.reconcile import LINGERS_AFTER, Verdict, judge

@@ -1,16 +1,22 @@
-"""What a waiting run's page says: the reason, the place, and what the policy would stop for it."""
+"""What runs' pages say: why they wait, on whose quota they run, who is stopped for whom and what is lost."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
+from lease_samples import lease
 
-from dagster_gpufair.engine.would_stop import Remark
-from dagster_gpufair.gate.page.run_page import Word, granted_word
+from dagster_gpufair.gate.page.run_page import (
+    Word,
+    granted_word,
+    notice_word,
+    preempted_word,
+)
 from dagster_gpufair.gate.page.waiting_line import WaitingLine
-from dagster_gpufair.gate.submission.tags import LONGEST_WHY
+from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.loading import parse_policy
 from dagster_gpufair.scheduling.model import Lease, Request, State
 from dagster_gpufair.scheduling.plan import plan
@@ -30,29 +36,25 @@ def asks(id_: str = "run-1", team: str = "red", gpus: int = 4, **more: str) -> R
     return Request(id_, team, pools=("a100",), gpus=gpus * 1000, submitted=NOW - 60, **values)
 
 
-def words(remarks: dict[str, Remark], trouble: str | None = None, now: float = NOW) -> list[Word]:
-    """All that there is to say of two runs that wait."""
+def words(trouble: str | None = None, now: float = NOW) -> list[Word]:
+    """All that there is to say of two runs that wait; the first goes on with what was stopped."""
     requests = [asks("run-1", gpus=2), asks("run-2", gpus=4)]
-    line = WaitingLine(plan(POLICY, State(requests, [HELD]), NOW), {}, trouble, 1, remarks=remarks)
+    runs = {"run-1": "run-1b", "run-2": "run-2"}
+    line = WaitingLine(plan(POLICY, State(requests, [HELD]), NOW), {}, runs.__getitem__, trouble, 1)
     return [line.word(*said, now) for said in line.reasons()]
 
 
-def test_a_remark_is_said_of_its_run_only() -> None:
-    first, second = words({"run-1": Remark("It would stop held.", "Would stop held.")})
-
+def test_it_is_said_of_the_run_that_a_request_is_for_now() -> None:
+    first, second = words()
+    assert (first.run_id, second.run_id) == ("run-1b", "run-2")
     assert first.tag == "insufficient_gpus · 1st in a100"
-    assert " Would stop held. (" in first.why
     assert first.sentence is not None
-    assert "It would stop held. `gpufair explain run-1` says more." in first.sentence
-    assert "stop" not in f"{second.why} {second.sentence}"
+    assert first.sentence.endswith("`gpufair explain run-1b` says more.")
 
 
-def test_a_new_remark_is_news_and_so_is_a_broken_file() -> None:
-    remark = {"run-1": Remark("It would stop held.", "Would stop held.")}
-
-    reasons = {words({})[0].reason, words(remark)[0].reason, words(remark, "broken")[0].reason}
-    assert len(reasons) == 3
-    assert words(remark, "broken")[0].tag == "insufficient_gpus · 1st in a100 · policy file broken"
+def test_a_broken_file_is_news() -> None:
+    assert words()[0].reason != words("broken")[0].reason
+    assert words("broken")[0].tag == "insufficient_gpus · 1st in a100 · policy file broken"
 
 
 def test_the_tag_says_as_of_when_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,24 +62,13 @@ def test_the_tag_says_as_of_when_it_holds(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     noon = datetime(2026, 6, 1, 12, 7, tzinfo=timezone.utc).timestamp()
-    first, _ = words({}, now=noon)
+    first, _ = words(now=noon)
     monkeypatch.undo()
     time.tzset()
     assert first.why.startswith("needs 2 a100 on one node; "), "the cause comes first"
     assert first.why.endswith(" (2026-06-01 12:07 UTC)")
     assert first.sentence is not None
     assert "12:07" not in first.sentence, "an event has a time of its own"
-
-
-@pytest.mark.parametrize("length", [10, 140, 1000])
-def test_the_tag_has_room_for_a_remark(length: int) -> None:
-    remark = Remark("It would stop held.", "x" * length)
-
-    first, _ = words({"run-1": remark})
-    assert len(first.why) <= LONGEST_WHY
-    assert first.why.startswith("needs 2 a100")
-    assert "x" * min(length, 139) in first.why
-    assert first.why.endswith(")")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +85,47 @@ def test_the_tag_has_room_for_a_remark(length: int) -> None:
 def test_a_grant_says_on_whose_quota_it_is(request_: Request, says: str) -> None:
     (start,) = plan(POLICY, State([request_]), NOW).starts
 
-    word = granted_word(start, POLICY, NOW)
+    word = granted_word(lease(run_id=request_.id), start, POLICY, NOW)
     assert word.why == says
     assert word.reason == start.class_.label
     assert f"on n1, {says}, with " in (word.sentence or "")
+
+
+NOTICED = lease(
+    run_id="stopped-run",
+    state="notice",
+    notice_until=NOW + 60,
+    notice_for="q",
+    notice_rule="reclaim",
+)
+ASKER = RequestRecord(
+    "q", "asks-for-it", "red", "milestone", ("t4",), 1000, NOW, project="pretrain"
+)
+
+
+def test_a_notice_says_until_when_for_whom_and_by_which_rule() -> None:
+    word = notice_word(NOTICED, ASKER)
+    assert word.run_id == "stopped-run"
+    assert word.tag.startswith("stopped at ")
+    assert word.why.startswith("asks-for (red/pretrain, milestone) takes back GPUs"), (
+        "the cause first"
+    )
+    assert "Save" in (word.sentence or "")
+    assert "(rule reclaim)" in (word.sentence or "")
+    assert "another run" in notice_word(NOTICED, None).why, "who asked has left"
+
+
+@pytest.mark.parametrize(
+    ("saved_at", "says"),
+    [
+        (None, "2 GPU-hours are lost: it saved no checkpoint that is known of."),
+        (3600.0, "1 GPU-hours are lost: its last checkpoint was at "),
+    ],
+)
+def test_what_was_lost_is_told(saved_at: float | None, says: str) -> None:
+    stopped = replace(NOTICED, checkpointed_at=saved_at)
+    again = replace(ASKER, preempted=2, continues="stopped-run")
+    word = preempted_word(stopped, again, at=7200.0)
+    assert says in (word.sentence or "")
+    assert "stopped twice" in (word.sentence or "")
+    assert word.state == "preempted"

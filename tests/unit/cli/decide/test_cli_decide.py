@@ -110,17 +110,6 @@ PREEMPTS = CASE.replace("teams:", "preemption: {mode: auto}\n  teams:")
 TOO_LARGE = CASE.replace("gpus: 4, submitted: -5m", "gpus: 8, submitted: -5m")
 
 
-def test_what_the_daemon_does_not_carry_out_is_told(here: Path, gpufair: Decide) -> None:
-    (here / "stops.yaml").write_text(PREEMPTS)
-    told = (
-        "  preemption.mode: auto is not carried out in this version, which stops no running work: the "
-        "live daemon may decide otherwise"
-    )
-    assert told in gpufair("stops.yaml").stdout.splitlines()
-    for words in (["stops.yaml", "--json"], ["stops.yaml", "--check"], ["cases/b.yaml"]):
-        assert "not carried out" not in gpufair(*words).stdout
-
-
 def test_a_request_that_would_have_been_refused(here: Path, gpufair: Decide) -> None:
     """It is said so; what is decided, and compared, stays the same: a policy change leaves such ones."""
     (here / "large.yaml").write_text(TOO_LARGE)

@@ -18,13 +18,11 @@ preemption: {mode: auto}
 
 
 def moment(state: State, text: str = POLICY) -> Moment:
-    """As if this policy were carried out in full."""
     policy = parse_policy(text)
     return Moment(
         now=NOW,
         version=PolicyVersion(1, text, "digest", "gpufair.yaml", NOW, "somebody"),
         policy=policy,
-        written=policy,
         file_trouble=None,
         daemon=Daemon(NOW, None, overdue=False),
         state=state,

@@ -1,12 +1,12 @@
-"""Stops are tried with growing pauses, in threads of their own, and one that hangs holds up no other."""
+"""What is to be done is tried with growing pauses, in threads of its own; what hangs holds up no other."""
 
 from __future__ import annotations
 
 import threading
 
-from engine_samples import lease
+from lease_samples import lease
 
-from dagster_gpufair.engine.stops import FIRST_PAUSE, LONGEST_PAUSE, MOST_HANGING, Stops
+from dagster_gpufair.engine.tries import FIRST_PAUSE, LONGEST_PAUSE, MOST_HANGING, Tries
 from dagster_gpufair.ledger.leases import LeaseRecord
 
 
@@ -42,19 +42,19 @@ class Holder:
         self._let_go.set()
 
 
-def try_all(stops: Stops, holder: Holder, *stopping: LeaseRecord) -> list[int]:
+def try_all(stops: Tries[int, LeaseRecord], holder: Holder, *stopping: LeaseRecord) -> list[int]:
     """Make the tries that are due, and wait until they have begun; of which leases they are."""
-    tried = stops.due(stopping)
-    for each in tried:
-        before = holder.tries.count(each.id)
-        stops.try_(each)
-        holder.await_tries(each.id, before + 1)
-    return [each.id for each in tried]
+    tried = stops.due({each.id: each for each in stopping})
+    for id_, each in tried.items():
+        before = holder.tries.count(id_)
+        stops.try_(id_, each, before=each.stop_tries)
+        holder.await_tries(id_, before + 1)
+    return list(tried)
 
 
 def test_pauses_grow_and_have_a_limit() -> None:
     clock, holder = Clock(), Holder()
-    stops = Stops(holder.stop, clock)
+    stops = Tries("stop", holder.stop, clock)
     pauses, last = [], 0.0
 
     while len(pauses) < 9:
@@ -70,7 +70,7 @@ def test_pauses_grow_and_have_a_limit() -> None:
 def test_a_stop_that_hangs_is_tried_again_a_few_times_and_holds_up_no_other() -> None:
     clock, holder = Clock(), Holder()
     holder.hangs = {1}
-    stops = Stops(holder.stop, clock)
+    stops = Tries("stop", holder.stop, clock)
 
     for _ in range(MOST_HANGING):
         assert try_all(stops, holder, lease(1), lease(2)) == [1, 2]
@@ -81,7 +81,7 @@ def test_a_stop_that_hangs_is_tried_again_a_few_times_and_holds_up_no_other() ->
 
 def test_tries_of_an_earlier_daemon_count() -> None:
     clock, holder = Clock(), Holder()
-    stops = Stops(holder.stop, clock)
+    stops = Tries("stop", holder.stop, clock)
     tried_before = lease(1, stop_tries=4)
 
     assert try_all(stops, holder, tried_before) == [1]
@@ -93,7 +93,7 @@ def test_tries_of_an_earlier_daemon_count() -> None:
 
 def test_what_is_gone_is_forgotten() -> None:
     clock, holder = Clock(), Holder()
-    stops = Stops(holder.stop, clock)
+    stops = Tries("stop", holder.stop, clock)
 
     assert try_all(stops, holder, lease(1)) == [1]
     assert try_all(stops, holder) == []

@@ -1,4 +1,4 @@
-"""Leases as the engine's tests need them."""
+"""Leases as tests need them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,68 @@
+"""Whether a run that holds GPUs may be stopped for others: by whom, from when, and with how much notice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dagster_gpufair.cli.moment.current import Moment
+from dagster_gpufair.cli.output.json_output import iso
+from dagster_gpufair.cli.output.text import plain
+from dagster_gpufair.cli.output.times import clock
+from dagster_gpufair.ledger.leases import PREEMPTION, LeaseRecord
+from dagster_gpufair.policy.quantities import duration_in_words
+
+
+def may_be_stopped(lease: LeaseRecord, moment: Moment) -> str:
+    """In a sentence or two."""
+    if lease.state == "notice" or lease.stop_why == PREEMPTION:
+        return _under_notice(lease, moment)
+    policy, now = moment.policy, moment.now
+    tier = policy.tiers.get(lease.tier)
+    if "preemption" in moment.paused:
+        by = plain(str(moment.paused["preemption"].get("by")))
+        return f"It is not stopped for other runs now: {by} has paused preemption."
+    if tier is None or tier.preemptible == "never":
+        return f"It is not stopped for other runs: tier {plain(lease.tier)} is never preempted."
+    if not policy.stops_work:
+        return "It is not stopped for other runs: preemption is off in the policy."
+    borrowed = lease.request_id in moment.snapshot.running.borrowed(lease.team, lease.pool).inside
+    if not borrowed and tier.preemptible == "borrowed":
+        return "It is not stopped for other runs while it is within the quota."
+    from_when = lease.to_lease(now).works_from + policy.preemption.min_runtime.total_seconds()
+    from_when = max(from_when, lease.kept_until or 0.0)
+    after = f" from {clock(from_when, now)} on" if from_when > now else ""
+    grace = duration_in_words(policy.preemption.grace.total_seconds())
+    asked = ", if a person approves" if policy.preemption.mode == "approval" else ""
+    if not policy.stops_for_others:
+        assert policy.borrowing.max_duration is not None
+        most = duration_in_words(policy.borrowing.max_duration.total_seconds())
+        return f"It may borrow for {most}; then it is stopped for whoever waits, after {grace} of notice."
+    who = "work within its own quota, or of a higher tier," if borrowed else "work of a higher tier"
+    return f"It may be stopped for {who}{after}, after {grace} of notice{asked}."
+
+
+def notice_json(lease: LeaseRecord) -> dict[str, Any] | None:
+    """For programs: until when, for which request and by which rule; None without one."""
+    if lease.notice_until is None:
+        return None
+    return {
+        "until": iso(lease.notice_until),
+        "for": lease.notice_for,
+        "rule": lease.notice_rule,
+        "stopping": lease.stop_why == PREEMPTION,
+    }
+
+
+def _under_notice(lease: LeaseRecord, moment: Moment) -> str:
+    whom = moment.names.get(lease.notice_for or "")
+    for_whom = f"for {whom}" if whom else "for another run"
+    until = clock(lease.notice_until or moment.now, moment.now, seconds=True)
+    if lease.stop_why == PREEMPTION:
+        return (
+            f"It is being stopped {for_whom} (rule {lease.notice_rule}); its notice was over at {until}. "
+            "Its GPUs are free when its processes have ended."
+        )
+    return (
+        f"It is stopped at {until} {for_whom} (rule {lease.notice_rule}), and goes on later in a new run "
+        "from the step that is stopped."
+    )

@@ -1,0 +1,1 @@
+"""Its folder is one that tests import their samples from."""
