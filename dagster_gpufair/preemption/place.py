@@ -96,7 +96,12 @@ def _by_step(step: DagsterStep | None) -> Place | None:
     if step is None or channels is None:
         return None
     checkpoints = _checkpoints(channels, step.request, step.key)
-    return Place(channels / step.run_id, step.key, _given() or checkpoints, _given() is not None)
+    return Place(
+        channels / files.folder_name(step.run_id),
+        step.key,
+        _given() or checkpoints,
+        _given() is not None,
+    )
 
 
 def _without_channel() -> Place:
