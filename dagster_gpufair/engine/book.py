@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import leases, promises, requests, reservations
+from dagster_gpufair.ledger import approvals, leases, promises, requests, reservations
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.ledger.state import blocked_of, state_from
@@ -54,6 +54,7 @@ class Book:
         waiting = requests.waiting(session)
         for record in waiting:
             book.enter(record, promised.get(record.id))
+        book.reject(approvals.in_state(session, "rejected"))
         book.blocked = blocked_of(waiting)
         book.reserved = reservations.current(session)
         return book
@@ -111,6 +112,15 @@ class Book:
             self._requests[request_id] = replace(self._requests[request_id], promised=promised)
             self._in_order = None
             self.changes += 1
+
+    def reject(self, request_ids: Iterable[str]) -> None:
+        """A person has said that nobody is to be stopped for these."""
+        for id_ in request_ids:
+            request = self._requests.get(id_)
+            if request is not None and not request.rejected:
+                self._requests[id_] = replace(request, rejected=True)
+                self._in_order = None
+                self.changes += 1
 
     def in_order(self) -> list[Request]:
         """What waits, earliest submission first: as the decision takes it fastest."""

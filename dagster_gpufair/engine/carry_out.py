@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.engine.book import Book
 from dagster_gpufair.engine.writer_turn import Overtaken
 from dagster_gpufair.ledger import (
+    approvals,
     events,
     leases,
     lifecycle,
@@ -64,6 +65,7 @@ def carry_out(
     cordoned: Mapping[str, frozenset[str]],
     policy_version: int,
     paused: Collection[Pausable],
+    approved: Mapping[str, Mapping[str, Any]],
     grace: float,
     now: float,
 ) -> CarriedOut:
@@ -73,6 +75,7 @@ def carry_out(
         starts: those of the plan's that really start: Dagster's own limits may keep others back.
         blocked: what something outside the decision keeps from starting, with reason and sentence.
         used: what the plan was made from besides what the events say; so are ``cordoned`` and ``paused``.
+        approved: by request id, what a person has agreed to.
         grace: seconds of notice.
 
     Raises:
@@ -88,11 +91,11 @@ def carry_out(
     _note_reserved(session, book, plan, now, written)
     for request_id in plan.withdrawn:
         _withdraw(session, book, request_id, "nobody leaves for it any more", now, written)
+    _drop_proposals(session, book, plan, now)
     for start in starts:
         _grant(session, book, start, plan, policy_version, now, written)
     for preemption in plan.preemptions:
-        _preempt(session, book, preemption, policy_version, now + grace, now, written)
-    _drop_proposals(session, book, plan, now)
+        _preempt(session, book, preemption, approved, policy_version, now + grace, now, written)
     for lease in spared:
         lifecycle.spare(session, lease.id, now)
         written.changed.append(leases.by_id(session, lease.id))
@@ -112,7 +115,7 @@ def end_waiting(
     """
     lifecycle.cancel(session, [request.id], now, how)
     promises.end(session, request, how, now)
-    promises.withdraw_proposal(session, request, how, now)
+    approvals.withdraw(session, request, how, now)
     victims = [lease for lease in book.leases.values() if lease.notice_for == request.id]
     return [
         leases.by_id(session, lease.id)
@@ -224,6 +227,7 @@ def _preempt(
     session: Session,
     book: Book,
     preemption: Preemption,
+    approved: Mapping[str, Mapping[str, Any]],
     policy_version: int,
     until: float,
     now: float,
@@ -235,8 +239,10 @@ def _preempt(
     said = [{"lease": lease.id, "run": lease.run_id, "rule": rule} for lease, rule in victims]
     if preemption.awaits_approval:
         data = {"pool": preemption.promise.pool, "gpus": preemption.promise.gpus, "victims": said}
-        promises.propose(session, request, preemption.promise.pool, data, now)
-        return
+        if approved.get(request.id) != data:
+            approvals.propose(session, request, preemption.promise.pool, data, now)
+            return
+        approvals.done(session, request)
     promises.make(session, request, preemption.promise, said, policy_version, now)
     written.promised[request.id] = preemption.promise
     for lease, rule in victims:
@@ -255,9 +261,13 @@ def _withdraw(
 def _drop_proposals(session: Session, book: Book, plan: Plan, now: float) -> None:
     """Nobody is asked about what would not be decided any more."""
     wanted = {each.request.id for each in plan.preemptions if each.awaits_approval}
-    for request_id in promises.proposed(session).keys() - wanted:
+    asked = {
+        **approvals.in_state(session, "proposed"),
+        **approvals.in_state(session, "approved"),
+    }
+    for request_id in asked.keys() - wanted:
         known = requests.by_ids(session, [request_id])
-        promises.withdraw_proposal(session, known[request_id], "not needed any more", now)
+        approvals.withdraw(session, known[request_id], "not needed any more", now)
 
 
 def _held(book: Book, ids: Sequence[str]) -> list[LeaseRecord]:

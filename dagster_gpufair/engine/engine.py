@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any, NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -27,7 +28,7 @@ from dagster_gpufair.engine.reconcile import Verdict, judge
 from dagster_gpufair.engine.rules import Rules
 from dagster_gpufair.engine.tries import Tries
 from dagster_gpufair.engine.writer_turn import Overtaken, WriterTurn
-from dagster_gpufair.ledger import leases, lifecycle, nodes, requests, status
+from dagster_gpufair.ledger import approvals, leases, lifecycle, nodes, requests, status
 from dagster_gpufair.ledger.connect import Ledger, LedgerError
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
@@ -40,6 +41,18 @@ from dagster_gpufair.scheduling.plan import plan
 
 PRUNE_EVERY = 600.0
 """Seconds between two looks for what is older than the policy keeps."""
+
+
+class Followed(NamedTuple):
+    """What came of the holders of leases, and of those that wait, since the last pass.
+
+    ``ended`` are leases that are over, how and when they ended; ``cancelled`` requests that wait no more,
+    and why; ``spared`` leases that were to be stopped for these, and go on.
+    """
+
+    ended: Sequence[tuple[LeaseRecord, str, float]]
+    cancelled: Sequence[tuple[RequestRecord, str]]
+    spared: Sequence[LeaseRecord]
 
 
 class Engine:
@@ -59,6 +72,8 @@ class Engine:
         self.book = Book()
         self.cordoned: Mapping[str, frozenset[str]] = {}
         """The nodes out of service, by pool."""
+        self.approved: Mapping[str, Mapping[str, Any]] = {}
+        """By request id, what a person has approved and nobody has done yet."""
         self.to_launch: dict[str, LeaseRecord] = {}
         """By request id, what holds GPUs and waits to be launched by nobody else."""
         self._holders = holders
@@ -95,6 +110,8 @@ class Engine:
                 by, mark = self._heed_clock(session, mark, now)
             self.rules.look(session, now, seen)
             self.cordoned = nodes.cordoned_by_pool(session)
+            approved = approvals.in_state(session, "approved")
+            rejected = approvals.in_state(session, "rejected")
             goes_on = self.turn.goes_on(epoch)
             book = self.book if goes_on and not by else Book.opened(session)
             accrued = status.get(session, ACCRUED)
@@ -107,6 +124,8 @@ class Engine:
         if book is not self.book:
             self.book = book
             self._borrowed.resume(accrued)
+        self.book.reject(rejected)
+        self.approved = {id_: each.data for id_, each in approved.items()}
         self.turn.begin(epoch)
         return True
 
@@ -142,20 +161,14 @@ class Engine:
 
     # -- following what happened ----------------------------------------------------------------
 
-    def follow(
-        self, unfinished: set[str], busy: Collection[str], now: float
-    ) -> tuple[list[tuple[LeaseRecord, str, float]], list[tuple[RequestRecord, str]]]:
+    def follow(self, unfinished: set[str], busy: Collection[str], now: float) -> Followed:
         """Bring the ledger and the book to what the holders of leases are seen to do.
 
         Args:
             unfinished: the ids of all runs that are not over.
             busy: the requests that this daemon is launching at this moment.
-
-        Returns:
-            (leases, waiting requests) that are over, and how they ended; of leases also when.
         """
         self._reread_continued()
-        cannot_go_on = self._end_given_up(now)
         self._reread(id_ for id_ in busy if id_ in self.book.leases)
         sights = self._holders.look(self.book.leases.values())
         verdicts = [
@@ -179,10 +192,8 @@ class Engine:
         to_write = [each for each in verdicts if each[1].what not in not_written]
         gone = self.book.cancelled(unfinished)
         how = self._holders.how_ended(gone) if gone else {}
-        cancelled = [(each, how.get(each.id, "gone")) for each in gone]
-        if to_write or cancelled:
-            self._write_verdicts(to_write, cancelled, now)
-        cancelled = [*cannot_go_on, *cancelled]
+        cancelled = [(each, how.get(each.id, "gone")) for each in gone] + self._cannot_go_on()
+        spared = self._write_verdicts(to_write, cancelled, now) if to_write or cancelled else ()
         for lease, verdict in verdicts:
             if verdict.what in ("give_up", "never_came"):
                 self._give_up(lease, verdict)
@@ -191,7 +202,7 @@ class Engine:
             for lease, verdict in verdicts
             if verdict.what in ("release", "preempt")
         ]
-        return ended, cancelled
+        return Followed(ended, cancelled, spared)
 
     def _reread(self, request_ids: Iterable[str]) -> None:
         """What is being launched is taken on by a thread: the ledger knows more of it than the book."""
@@ -214,18 +225,14 @@ class Engine:
                 self.book.leave(id_)
                 self.book.enter(request)
 
-    def _end_given_up(self, now: float) -> list[tuple[RequestRecord, str]]:
-        """What was stopped and can never go on waits no more."""
-        ended = []
+    def _cannot_go_on(self) -> list[tuple[RequestRecord, str]]:
+        """What was stopped and can never go on, as the tries have found, and why."""
+        found = {}
         while self._given_up:
-            request, why = self._given_up[0]
-            if request.id in self.book.queued:
-                with self.turn.writing() as session:
-                    end_waiting(session, self.book, request, f"it cannot go on: {why}", now)
-                self.book.leave(request.id)
-                ended.append((request, f"stopped, and cannot go on: {why}"))
-            self._given_up.popleft()
-        return ended
+            request, why = self._given_up.popleft()
+            if request.id in self.book.to_go_on():
+                found[request.id] = (request, f"it was stopped, and cannot go on: {why}")
+        return list(found.values())
 
     def go_on(self) -> None:
         """Have what was stopped for others wait again, as often as a try is due."""
@@ -272,9 +279,11 @@ class Engine:
         verdicts: Sequence[tuple[LeaseRecord, Verdict]],
         cancelled: Sequence[tuple[RequestRecord, str]],
         now: float,
-    ) -> None:
+    ) -> Sequence[LeaseRecord]:
+        """Write them all or none; the leases that need not be stopped any more."""
         changed: dict[str, LeaseRecord] = {}
         waiting: list[RequestRecord] = []
+        spared: list[LeaseRecord] = []
         with self.turn.writing() as session:
             for lease, verdict in verdicts:
                 if verdict.what == "begin":
@@ -291,8 +300,9 @@ class Engine:
                     lifecycle.preempt(session, lease.id, verdict.at, verdict.why, saved_at)
                 changed[lease.request_id] = leases.by_id(session, lease.id)
             for request, how in cancelled:
-                for spared in end_waiting(session, self.book, request, how, now):
-                    changed.setdefault(spared.request_id, spared)
+                spared += end_waiting(session, self.book, request, how, now)
+            for lease in spared:
+                changed.setdefault(lease.request_id, lease)
             again = [
                 id_ for id_, lease in changed.items() if lease.state in ("recalled", "preempted")
             ]
@@ -307,6 +317,7 @@ class Engine:
             else:
                 self.book.released(id_)
         self._enter_again(waiting)
+        return [lease for lease in spared if lease.released_at is None]
 
     def _reread_sources(self, session: Session, recalled: Iterable[LeaseRecord]) -> None:
         """A launch that never happened was no start: its source has waited since the one before."""
@@ -464,6 +475,7 @@ class Engine:
                 cordoned=self.cordoned,
                 policy_version=self.rules.in_force.version,
                 paused=self.rules.policy.paused,
+                approved=self.approved,
                 grace=self.rules.policy.preemption.grace.total_seconds(),
                 now=now,
             )

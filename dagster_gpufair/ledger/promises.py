@@ -1,17 +1,17 @@
-"""Promises: the GPUs kept for a request while its victims leave; and actions that await a person."""
+"""Promises: the GPUs that are reserved for a request while its victims are stopped."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger import events
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.ledger.statements import changed, insert_into
-from dagster_gpufair.ledger.tables import ApprovalRow, PromiseRow
+from dagster_gpufair.ledger.tables import PromiseRow
 from dagster_gpufair.scheduling.model import Promise
 
 
@@ -67,50 +67,6 @@ def end(session: Session, request: RequestRecord, why: str, at: float) -> bool:
     if not changed(session, gone):
         return False
     _tell(session, "withdrawn", request, None, at, {"request": request.id, "why": why})
-    return True
-
-
-def proposed(session: Session) -> Mapping[str, Mapping[str, Any]]:
-    """What awaits a person, by the id of the request that it is for."""
-    query = select(ApprovalRow.request_id, ApprovalRow.data).where(ApprovalRow.state == "proposed")
-    return {row.request_id: row.data for row in session.execute(query)}
-
-
-def propose(
-    session: Session, request: RequestRecord, pool: str, data: Mapping[str, Any], at: float
-) -> None:
-    """Ask a person whether leases may be stopped for a request; what was asked before is void."""
-    if proposed(session).get(request.id) == data:
-        return
-    withdraw_proposal(session, request, "asked anew", at)
-    session.execute(
-        insert_into(session, ApprovalRow).values(
-            action="preempt",
-            request_id=request.id,
-            data=dict(data),
-            state="proposed",
-            proposed_at=at,
-        )
-    )
-    _tell(session, "proposed", request, pool, at, {"request": request.id, **data})
-
-
-def withdraw_proposal(session: Session, request: RequestRecord, why: str, at: float) -> bool:
-    """Nobody needs to be asked any more.
-
-    Returns:
-        Whether somebody was.
-    """
-    open_one = (
-        update(ApprovalRow)
-        .where(ApprovalRow.request_id == request.id, ApprovalRow.state == "proposed")
-        .values(state="withdrawn", decided_at=at, reason=why)
-        .execution_options(synchronize_session=False)
-    )
-    if not changed(session, open_one):
-        return False
-    data = {"request": request.id, "as": "withdrawn", "why": why}
-    _tell(session, "decided", request, None, at, data)
     return True
 
 

@@ -16,7 +16,7 @@ from dagster_gpufair.ledger.state import where_it_counts
 from dagster_gpufair.policy.models import Pausable, Policy
 from dagster_gpufair.scheduling.model import Account, Blocked, Lease, Promise, Request, State
 
-_ASKED = {field.name for field in fields(Request)} - {"id", "promised"}
+_ASKED = {field.name for field in fields(Request)} - {"id", "promised", "rejected"}
 
 
 class PastPass(NamedTuple):
@@ -185,6 +185,11 @@ class Moment:
         data = event.data
         self._promised[data["request"]] = Promise(event.pool, data["gpus"], data["nodes"])
 
+    def _was_decided(self, event: Event) -> None:
+        if event.data["as"] == "rejected":
+            id_ = event.data["request"]
+            self._asked[id_] = replace(self._asked[id_], rejected=True)
+
     def _withdrawn(self, event: Event) -> None:
         self._promised.pop(event.data["request"], None)
 
@@ -245,6 +250,7 @@ _HAPPENED: Mapping[str, Callable[[Moment, Event], None]] = {
     "preempted": Moment._preempted,
     "promised": Moment._was_promised,
     "withdrawn": Moment._withdrawn,
+    "decided": Moment._was_decided,
     "cordoned": Moment._was_cordoned,
     "uncordoned": Moment._was_uncordoned,
     "pass": Moment._passed,

@@ -103,8 +103,8 @@ class RequestRecord:
             policy_version=policy_version,
         )
 
-    def to_request(self, promised: Promise | None = None) -> Request:
-        """As the decision sees it, with what is promised to it."""
+    def to_request(self, promised: Promise | None = None, rejected: bool = False) -> Request:
+        """As the decision sees it, with what is promised to it, and whether a person said no for it."""
         return Request(
             id=self.id,
             team=self.team,
@@ -123,6 +123,7 @@ class RequestRecord:
             cpus=self.cpus,
             memory_gib=self.memory_gib,
             promised=promised,
+            rejected=rejected,
         )
 
 

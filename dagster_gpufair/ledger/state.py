@@ -12,7 +12,7 @@ from typing import cast
 
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.ledger import leases, nodes, promises, requests, usage
+from dagster_gpufair.ledger import approvals, leases, nodes, promises, requests, usage
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.models import Policy
@@ -23,10 +23,14 @@ def state_of(session: Session, policy: Policy, now: float) -> State:
     """Who waits, who holds what, and what is remembered, at ``now`` (seconds since the epoch)."""
     waiting = requests.waiting(session)
     promised = promises.current(session)
+    rejected = approvals.in_state(session, "rejected")
     return state_from(
         policy,
         now,
-        waiting=[request.to_request(promised.get(request.id)) for request in waiting],
+        waiting=[
+            request.to_request(promised.get(request.id), request.id in rejected)
+            for request in waiting
+        ],
         held=leases.open_leases(session),
         used=usage.used(session, now, policy.fair_share.half_life.total_seconds()),
         source_starts=leases.source_starts(session),

@@ -208,6 +208,8 @@ class Preemption(_Section):
     Absent: gpufair in DAGSTER_HOME."""
     signal: Signal | None = None
     """A signal that tells a run of its notice. One that the code does not handle ends it; SIGURG does not."""
+    keep_at_most: Duration = Field(default="1d", validate_default=True)
+    """How long, from when that is said, the owner of a run may keep it from being stopped; 0: not at all."""
 
 
 class Reclaim(_Section):

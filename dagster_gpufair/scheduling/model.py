@@ -100,6 +100,7 @@ class Request:
     ``priority`` is what it says of itself among its own kind, in Dagster's words.
     ``source`` is what it was launched by inside its team (a backfill, a user, a job); without one
     it is a source of its own. ``promised`` is what is kept for it since victims were given notice.
+    ``rejected``: a person has said that nobody is to be stopped for it.
     """
 
     id: str
@@ -119,6 +120,7 @@ class Request:
     memory_gib: float = 0.0
     priority: int = 0
     promised: Promise | None = None
+    rejected: bool = False
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -197,6 +197,8 @@ class _Pass:
 
         None of them if enough ends by itself in any: that is waited for.
         """
+        if turn.request.rejected:
+            return []
         askers = [asker for asker in turn.wanted() if self._lacks_space_only(asker)]
         may_stop_in = self._snapshot.stoppable.may_stop_in
         if not any(may_stop_in(asker.pool) for asker in askers):

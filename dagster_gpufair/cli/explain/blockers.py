@@ -49,7 +49,7 @@ def blockers_json(moment: Moment, waiter: Waiter) -> list[dict[str, Any]]:
         if name in requests:
             found.append(_request_json(moment, waiter, requests[name]))
         elif name in leases:
-            found.append(_lease_json(leases[name]))
+            found.append(_lease_json(moment, leases[name]))
         else:
             found.append(_account_json(moment, waiter, name))
     return found
@@ -76,16 +76,16 @@ def _request_json(moment: Moment, waiter: Waiter, request: Request) -> dict[str,
     its = _reservation_of(moment, waiter, request)
     return {
         "what": "request",
-        **of_json(request),
+        **of_json(request, moment.runs),
         "submitted": iso(request.submitted),
-        "reservation": None if its is None else reservation_json(its),
+        "reservation": None if its is None else reservation_json(its, moment.runs),
     }
 
 
-def _lease_json(lease: Lease) -> dict[str, Any]:
+def _lease_json(moment: Moment, lease: Lease) -> dict[str, Any]:
     return {
         "what": "lease",
-        **of_json(lease),
+        **of_json(lease, moment.runs),
         "since": iso(lease.started),
         "until": iso(lease.ends),
     }

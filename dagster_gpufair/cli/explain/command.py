@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from dagster_gpufair.cli.explain.find_run import find_request, find_run, run_argument
 from dagster_gpufair.cli.explain.started_run import story_of_start
+from dagster_gpufair.cli.explain.stopped_before import stopped_before, stopped_before_json
 from dagster_gpufair.cli.explain.waiting_run import story_of_waiting
 from dagster_gpufair.cli.history.event_json import event_json
 from dagster_gpufair.cli.instance.opening import OpenLedger, opened_ledger
@@ -26,7 +27,7 @@ from dagster_gpufair.cli.output.tables import headline, show
 from dagster_gpufair.cli.output.text import plain, whole_sentence
 from dagster_gpufair.cli.output.times import age_in_words, clock
 from dagster_gpufair.gate.submission.tags import asks_for_gpus
-from dagster_gpufair.ledger import events, leases
+from dagster_gpufair.ledger import history, leases
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.ledger.requests import RequestRecord
 
@@ -72,9 +73,13 @@ def _tell(opened: OpenLedger, session: Session, run_id: str, now: float) -> Stor
     record = find_request(session, run_id, now)
     if record is None:
         return _not_in_the_ledger(find_run(opened.instance, run_id), run_id)
-    happened = events.of_run(session, record.run_id)
-    held = leases.of_run(session, record.run_id)
-    parts: list[RenderableType] = [headline(title(record)), _history(happened, now)]
+    happened = history.of_request(session, record)
+    held = leases.of_requests(session, [record.id])
+    parts: list[RenderableType] = [
+        headline(title(record)),
+        _history(happened, now),
+        *stopped_before(record, held, now),
+    ]
     if record.state == "queued":
         moment = read_moment(opened, session, now)
         more, data = story_of_waiting(moment, record)
@@ -89,6 +94,7 @@ def _tell(opened: OpenLedger, session: Session, run_id: str, now: float) -> Stor
             parts = [*warnings(its_moment), *parts]
     else:
         more, data = _cancelled(record, happened, now)
+    data["stopped"] = stopped_before_json(record, held)
     return Story([*parts, *more], {**_facts(record), **data, "events": _events_json(happened)})
 
 
@@ -99,7 +105,7 @@ def _history(happened: Sequence[Event], now: float) -> str:
     happened = [
         one
         for one in happened
-        if one.kind != "waits" and (one.kind != "unreserved" or one.at not in over)
+        if one.kind not in ("waits", "saved") and (one.kind != "unreserved" or one.at not in over)
     ]
     shown = happened[-_EVENTS_SHOWN:]
     told = [

@@ -14,8 +14,8 @@ from dagster_gpufair.cli.moment.request_words import account
 from dagster_gpufair.cli.output.json_output import gpus, iso
 from dagster_gpufair.cli.output.tables import Column, table
 from dagster_gpufair.cli.output.text import plain
-from dagster_gpufair.cli.output.times import age
-from dagster_gpufair.ledger.leases import LeaseRecord
+from dagster_gpufair.cli.output.times import age, clock
+from dagster_gpufair.ledger.leases import PREEMPTION, LeaseRecord
 from dagster_gpufair.policy.quantities import format_gpus
 
 _ROWS = 8
@@ -103,6 +103,10 @@ def ends_words(moment: Moment, lease: LeaseRecord) -> str:
         return "being launched"
     if lease.state == "ending":
         return "run is over"
+    if lease.stop_why == PREEMPTION:
+        return "being stopped"
+    if lease.state == "notice" and lease.notice_until is not None:
+        return f"stopped {clock(lease.notice_until, moment.now)}"
     return ends_of(moment, lease).words(moment.now)
 
 

@@ -9,7 +9,7 @@ from dagster_gpufair.cli.output.json_output import iso
 from dagster_gpufair.cli.output.text import plain
 from dagster_gpufair.cli.output.times import clock
 from dagster_gpufair.ledger.leases import PREEMPTION, LeaseRecord
-from dagster_gpufair.policy.quantities import duration_in_words
+from dagster_gpufair.policy.quantities import ONE_GPU, duration_in_words, format_gpus
 
 
 def may_be_stopped(lease: LeaseRecord, moment: Moment) -> str:
@@ -51,6 +51,18 @@ def notice_json(lease: LeaseRecord) -> dict[str, Any] | None:
         "rule": lease.notice_rule,
         "stopping": lease.stop_why == PREEMPTION,
     }
+
+
+def notice_line(moment: Moment, lease: LeaseRecord) -> str:
+    """``notice: 7b10ce4f (vision, 4 GPUs) is stopped at 13:05:00 CET for 3f2a91d0 (reclaim)``; '' without."""
+    if lease.notice_until is None:
+        return ""
+    whom = moment.names.get(lease.notice_for or "", "another run")
+    gpus_ = "1 GPU" if lease.gpus == ONE_GPU else f"{format_gpus(lease.gpus)} GPUs"
+    until = clock(lease.notice_until, moment.now, seconds=True)
+    what = "is being stopped since" if lease.stop_why == PREEMPTION else "is stopped at"
+    name = moment.names[lease.request_id]
+    return f"notice: {name} ({plain(lease.team)}, {gpus_}) {what} {until} for {whom} ({lease.notice_rule})"
 
 
 def _under_notice(lease: LeaseRecord, moment: Moment) -> str:

@@ -81,10 +81,10 @@ class _Story:
         return {
             "waiting": waiter_json(moment, waiter, record),
             "blockers": blockers_json(moment, waiter),
-            "reservation": None if its is None else reservation_json(its),
+            "reservation": None if its is None else reservation_json(its, moment.runs),
             "ahead": [
                 {
-                    "run": one.request.id,
+                    "run": moment.run_of(one.request.id),
                     "team": one.request.team,
                     "project": one.request.project,
                     "tier": one.request.tier,

@@ -10,7 +10,9 @@ from dagster_gpufair.cli.output.json_output import gpus, iso
 from dagster_gpufair.ledger.events import Event
 
 _GPUS = frozenset(("gpus", "min_gpus", "gpus_per_node"))
-_TIMES = frozenset(("at", "began", "ends", "over", "since", "started", "submitted", "until"))
+_TIMES = frozenset(
+    ("at", "began", "ends", "over", "saved", "since", "started", "submitted", "until")
+)
 _EPOCH = 1e8
 """Seconds: what is less is no time of day, but how long something took."""
 

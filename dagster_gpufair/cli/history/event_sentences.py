@@ -158,9 +158,15 @@ def _renewed(event: Event, _: Names) -> str:
     return "the run may go on borrowing, since no run waits for its GPUs"
 
 
+_STOPPED_FOR = {
+    "bound": "its max_duration is over",
+    "preemption": "its notice is over",
+}
+
+
 def _stopping(event: Event, _: Names) -> str:
     why = event.data.get("why")
-    return f"the run is being stopped{f': {why}' if why else ''}"
+    return f"the run is being stopped{f': {_STOPPED_FOR.get(why, why)}' if why else ''}"
 
 
 def _lingering(event: Event, _: Names) -> str:
@@ -176,13 +182,36 @@ def _proposed(event: Event, _: Names) -> str:
 
 
 def _decided(event: Event, _: Names) -> str:
-    why = event.data.get("why")
-    return f"the question is {plain(str(event.data['as']))}{f': {why}' if why else ''}"
+    why, by = event.data.get("why"), event.data.get("by")
+    whom = f" by {plain(str(by))}" if by else ""
+    return f"the question is {plain(str(event.data['as']))}{whom}{f': {why}' if why else ''}"
 
 
 def _preempted(event: Event, _: Names) -> str:
-    why = event.data.get("reason")
-    return f"the run was stopped for another, and waits again{f': {why}' if why else ''}"
+    saved = event.data.get("saved")
+    lost = ""
+    if saved is not None:
+        hours = max(0.0, event.at - float(saved)) / 3600 * int(event.data["gpus"]) / ONE_GPU
+        lost = f"; {hours:.2g} GPU-hours of work are lost"
+    return f"the run was stopped for another, and its work waits again{lost}"
+
+
+def _continued(event: Event, _: Names) -> str:
+    of = plain(str(event.data["of"])[:_SHORT])
+    return f"run {plain((event.run_id or '')[:_SHORT])} is made to go on with the work of {of}"
+
+
+def _kept(event: Event, _: Names) -> str:
+    data = event.data
+    if data.get("until") is None:
+        return f"{plain(str(data['by']))} keeps the run no longer"
+    until = clock(float(data["until"]), event.at)
+    why = f": {data['why']}" if data.get("why") else ""
+    return f"{plain(str(data['by']))} keeps the run from being stopped until {until}{why}"
+
+
+def _saved(event: Event, _: Names) -> str:
+    return f"the run saved its work at {clock(float(event.data['saved']), event.at, seconds=True)}"
 
 
 def _promised(event: Event, names: Names) -> str:
@@ -219,6 +248,9 @@ _WORDS: Mapping[str, Callable[[Event, Names], str]] = {
     "proposed": _proposed,
     "decided": _decided,
     "preempted": _preempted,
+    "continued": _continued,
+    "kept": _kept,
+    "saved": _saved,
     "promised": _promised,
     "withdrawn": _withdrawn,
 }

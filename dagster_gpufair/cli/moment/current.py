@@ -17,7 +17,16 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.cli.instance.opening import OpenLedger, coordinator_of, no_policy
 from dagster_gpufair.cli.moment.expected_start import UNKNOWN, Expected, expected_starts
 from dagster_gpufair.cli.output.text import LONGEST_SENTENCE, plain
-from dagster_gpufair.ledger import durations, leases, nodes, pauses, policies, requests, status
+from dagster_gpufair.ledger import (
+    approvals,
+    durations,
+    leases,
+    nodes,
+    pauses,
+    policies,
+    requests,
+    status,
+)
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.nodes import CordonedNode
 from dagster_gpufair.ledger.policies import PolicyVersion
@@ -104,6 +113,8 @@ class Moment:
     """Runs that use GPUs which count nowhere, and why."""
     paused: Mapping[Pausable, Mapping[str, Any]] = field(default_factory=dict)
     runs: Mapping[str, str] = field(default_factory=dict)
+    awaiting: int = 0
+    """How many stops await a person."""
 
     @cached_property
     def plan(self) -> Plan:
@@ -239,6 +250,7 @@ def read_moment(opened: OpenLedger, session: Session, now: float) -> Moment:
         policy=policy,
         paused=paused,
         runs=requests.runs_that_go_on(session),
+        awaiting=len(approvals.in_state(session, "proposed")),
         file_trouble=status.get(session, POLICY_FILE),
         daemon=_daemon(opened, session, now),
         state=state_of(session, policy, now),

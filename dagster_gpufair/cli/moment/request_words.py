@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dagster_gpufair.cli.output.json_output import gpus
@@ -39,10 +40,10 @@ def title(record: RequestRecord) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def of_json(of: Request | Lease) -> dict[str, Any]:
-    """Whose it is and how large, for programs."""
+def of_json(of: Request | Lease, runs: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Whose it is and how large, for programs; ``runs`` has the run of each that is in another now."""
     return {
-        "run": of.id,
+        "run": (runs or {}).get(of.id, of.id),
         "team": of.team,
         "project": of.project,
         "tier": of.tier,

@@ -35,10 +35,12 @@ def reserved_for(reservation: Reservation, names: Mapping[str, str], now: float)
     return f"for {names[request.id]} ({who(request)}): {reserved(reservation, now)}"
 
 
-def reservation_json(reservation: Reservation) -> dict[str, Any]:
+def reservation_json(
+    reservation: Reservation, runs: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """The same, for programs."""
     return {
-        **of_json(reservation.request),
+        **of_json(reservation.request, runs),
         "pool": reservation.pool,
         "gpus": gpus(reservation.gpus),
         "nodes": {node: gpus(part) for node, part in sorted(reservation.nodes.items())},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import RenderableType
 
@@ -22,11 +23,23 @@ def warnings(moment: Moment) -> Iterator[RenderableType]:
             f"{sentence(why)}. Other runs may be given its GPUs. Stop it, or correct its tags and "
             "launch it again."
         )
+    if moment.awaiting:
+        stops = "1 stop awaits" if moment.awaiting == 1 else f"{moment.awaiting} stops await"
+        yield warning(f"{stops} approval: `gpufair approvals` shows for whom.")
+    for what, pause in moment.paused.items():
+        yield warning(f"{pause_words(what, pause, moment.now)}. `gpufair resume {what}` ends that.")
     if moment.file_trouble:
         yield warning(
             f"{sentence(str(moment.file_trouble['summary']))}. Policy v{moment.version.version} stays in "
             "force. `gpufair policy show` says what is wrong."
         )
+
+
+def pause_words(what: str, pause: Mapping[str, Any], now: float) -> str:
+    """``Preemption is paused since 12:40 CET by ann: maintenance``."""
+    because = f": {sentence(str(pause.get('reason')))}" if pause.get("reason") else ""
+    since = clock(float(pause["at"]), now)
+    return f"{what.capitalize()} is paused since {since} by {plain(str(pause['by']))}{because}"
 
 
 def _silent(daemon: Daemon, now: float) -> str:

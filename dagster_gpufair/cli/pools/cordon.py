@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ import click
 
 from dagster_gpufair.cli.instance.opening import opened_ledger
 from dagster_gpufair.cli.instance.option import instance_option
+from dagster_gpufair.cli.instance.person import person
 from dagster_gpufair.cli.moment.current import Moment, read_moment
 from dagster_gpufair.cli.moment.request_words import of_json, who
 from dagster_gpufair.cli.moment.warnings import warnings
@@ -47,11 +46,11 @@ def cordon(pool: str, node: str, reason: str, home: Path | None, as_json: bool) 
             moment = read_moment(opened, session, now)
         _require_known(pool, node, _nodes_of_policy(moment))
         with ledger.writing() as session:
-            is_new = nodes.cordon(session, pool, node, _me(), reason.strip(), now)
+            is_new = nodes.cordon(session, pool, node, person(), reason.strip(), now)
             all_now = nodes.cordoned(session)
     there = next(each for each in all_now if (each.pool, each.node) == (pool, node))
     if as_json:
-        runs = [of_json(lease) for lease in _on(moment, pool, node)]
+        runs = [of_json(lease, moment.runs) for lease in _on(moment, pool, node)]
         show_json({**cordon_json(there), "new": is_new, "runs": runs})
         return
     name = f"{plain(pool)} {plain(node)}"
@@ -78,7 +77,7 @@ def uncordon(pool: str, node: str, home: Path | None, as_json: bool) -> None:
         if not any((each.pool, each.node) == (pool, node) for each in moment.cordons):
             _require_known(pool, node, _nodes_of_policy(moment))
         with ledger.writing() as session:
-            was_out = nodes.uncordon(session, pool, node, _me(), now)
+            was_out = nodes.uncordon(session, pool, node, person(), now)
     if as_json:
         show_json({"pool": pool, "node": node, "new": was_out})
         return
@@ -153,12 +152,3 @@ def _still_on(moment: Moment, pool: str, node: str) -> Iterable[Any]:
         yield under(f"{moment.names[lease.id]} ({who(lease)}){until}")
     if len(on) > _RUNS_SHOWN:
         yield under(f"and {len(on) - _RUNS_SHOWN} more")
-
-
-def _me() -> str:
-    """Who types this: a name for the record, not a proof."""
-    try:
-        user = getpass.getuser()
-    except (ImportError, KeyError, OSError):
-        user = "somebody"
-    return f"{user} on {socket.gethostname()}"

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from dagster_gpufair.cli.explain.gpu_holders import ends_words, holders_json
+from dagster_gpufair.cli.explain.may_be_stopped import notice_line
 from dagster_gpufair.cli.moment.current import Moment, Waiter
 from dagster_gpufair.cli.moment.header_json import header_json
 from dagster_gpufair.cli.moment.launched_by import launched_by
@@ -90,6 +91,9 @@ class Shown:
                 yield under(f"and {len(line) - most} more; --all shows them")
             if with_running and self.running[use.name]:
                 yield table(_RUNNING, [self._running_row(one) for one in self.running[use.name]])
+            for lease in moment.leases:
+                if lease.pool == use.name and lease.notice_until is not None:
+                    yield under(notice_line(moment, lease))
             for one in use.reservations:
                 yield under(f"reserved {reserved_for(one, moment.names, moment.now)}")
             yield ""
@@ -153,7 +157,7 @@ class Shown:
                 )
             ],
             "reservations": [
-                reservation_json(one) for use in self.uses for one in use.reservations
+                reservation_json(one, moment.runs) for use in self.uses for one in use.reservations
             ],
             "ungated": [
                 {

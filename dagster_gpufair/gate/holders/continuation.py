@@ -45,7 +45,7 @@ def hide(instance: DagsterInstance, run_id: str) -> bool:
     run = instance.get_run_by_id(run_id)
     if run is None or run.is_finished:
         return False
-    if HIDDEN not in run.tags:
+    if _before(run) is None:
         backfill = run.tags.get(BACKFILL_ID_TAG)
         was = {tag: run.tags[tag] for tag in (*BACKFILL_TAGS, MAX_RETRIES_TAG) if tag in run.tags}
         hidden = {HIDDEN: json.dumps(was), MAX_RETRIES_TAG: "0"}

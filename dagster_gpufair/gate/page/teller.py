@@ -11,7 +11,9 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from dagster import DagsterInstance
@@ -63,6 +65,7 @@ class Teller:
         self._waiting: OrderedDict[str, Word] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._saying: str | None = None
+        self._quiet: set[str] = set()
         self._later: list[Word] = []
         """What could not be said of runs that hold GPUs: said again with the next pass."""
         self._failed: dict[Word, int] = {}
@@ -83,6 +86,19 @@ class Teller:
         with self._changed:
             self._waiting.pop(run_id, None)
             self._changed.wait_for(lambda: self._saying != run_id, timeout=5)
+
+    @contextmanager
+    def quiet(self, run_id: str) -> Iterator[None]:
+        """Nothing is said of a run meanwhile: Dagster writes it as a whole, its tags and its status."""
+        with self._changed:
+            self._quiet.add(run_id)
+            self._changed.wait_for(lambda: self._saying != run_id, timeout=5)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._quiet.discard(run_id)
+                self._changed.notify_all()
 
     def over(self, word: Word) -> None:
         """Have the last said of a run that holds no GPUs any more and waits for none."""
@@ -169,6 +185,9 @@ class Teller:
 
     # -- the thread -----------------------------------------------------------------------------
 
+    def _may_say(self, run_id: str) -> bool:
+        return run_id not in self._quiet
+
     def _wake(self) -> None:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name="gpufair-teller", daemon=True)
@@ -183,7 +202,9 @@ class Teller:
                     return
                 is_over = bool(self._over)
                 word = self._over.popleft() if is_over else self._waiting.popitem(last=False)[1]
-                self._saying = word.run_id
+                run_id = word.run_id
+                self._changed.wait_for(partial(self._may_say, run_id), timeout=5)
+                self._saying = run_id
             try:
                 say(self._instance, word)
                 with self._ledger.writing() as session:

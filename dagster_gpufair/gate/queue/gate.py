@@ -191,7 +191,9 @@ class Gate:
         assert epoch is not None
 
         def work() -> None:
-            launch = launch_granted(self.instance, context, self.engine.turn, epoch, lease)
+            launch = launch_granted(
+                self.instance, context, self.engine.turn, epoch, lease, self.teller.quiet
+            )
             self._launches.append((epoch, launch))
 
         self.teller.granted(lease.run_id)
@@ -213,7 +215,9 @@ class Gate:
         lingered = {
             id_ for id_, lease in self.engine.book.leases.items() if lease.state == "ending"
         }
-        ended, cancelled = self.engine.follow(there, self.launch_threads.under_way(), now)
+        ended, cancelled, spared = self.engine.follow(there, self.launch_threads.under_way(), now)
+        for lease in spared:
+            self.teller.news(spared_word(lease))
         for lease, how, at in ended:
             cause = self._causes.pop(lease.request_id, None)
             again = self.engine.book.queued.get(lease.request_id)

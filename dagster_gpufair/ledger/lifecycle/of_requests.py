@@ -113,7 +113,11 @@ def goes_on(session: Session, request_id: str) -> bool:
 def asked(request: RequestRecord) -> dict[str, Any]:
     """What a replay needs to know of a request, besides its id."""
     said = asdict(request.to_request())
-    return {key: value for key, value in said.items() if key != "id" and value is not None}
+    return {
+        key: value
+        for key, value in said.items()
+        if key not in ("id", "rejected") and value is not None
+    }
 
 
 def moving(transition: str, ids: Collection[str]) -> Update:

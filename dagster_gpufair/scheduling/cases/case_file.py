@@ -279,6 +279,7 @@ class RequestRow(_Row):
     memory_gib: Amount = 0.0
     priority: int = 0
     promised: PromisedRow | None = None
+    rejected: bool = False
 
     @model_validator(mode="after")
     def _its_amounts_agree(self) -> RequestRow:

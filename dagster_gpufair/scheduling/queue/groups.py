@@ -33,6 +33,7 @@ _IN_ASK = (
     "max_duration",
     "cpus",
     "memory_gib",
+    "rejected",
 )
 
 _alike = attrgetter(*_IN_ASK, "preempted", "priority")

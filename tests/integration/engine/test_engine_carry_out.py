@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from dagster_gpufair.engine.book import Book
 from dagster_gpufair.engine.carry_out import carry_out, end_waiting
 from dagster_gpufair.engine.writer_turn import Overtaken
-from dagster_gpufair.ledger import events, leases, lifecycle, nodes, promises
+from dagster_gpufair.ledger import approvals, events, leases, lifecycle, nodes, promises
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.replay import past_passes
 from dagster_gpufair.ledger.requests import RequestRecord
@@ -48,7 +48,7 @@ class Passes:
 
     def pass_(self, at: float, blocked: Mapping[str, tuple[str, str]] | None = None) -> Plan:
         """One pass, whose grants begin at once."""
-        blocked = blocked or {}
+        blocked, approved = blocked or {}, self.approved()
         state = self.book.state(self.policy, at, used={}, cordoned={}, blocked=blocked)
         decided = plan(self.policy, state, at)
         with self.ledger.writing() as session:
@@ -61,6 +61,8 @@ class Passes:
                 used={},
                 cordoned={},
                 policy_version=1,
+                paused=(),
+                approved=approved,
                 grace=300.0,
                 now=at,
             )
@@ -78,11 +80,18 @@ class Passes:
         self.book.released(id_)
 
     def assert_memory_is_the_ledger(self, at: float) -> None:
+        self.approved()
         in_memory = self.book.state(self.policy, at, used={}, cordoned={}, blocked={})
         with self.ledger.reading() as session:
             in_ledger = state_of(session, self.policy, at)
         assert list(in_memory.requests) == list(in_ledger.requests)
         assert sorted(in_memory.leases, key=str) == sorted(in_ledger.leases, key=str)
+
+    def approved(self) -> dict[str, Any]:
+        """What a person has agreed to, as a daemon reads it at the beginning of a pass."""
+        with self.ledger.reading() as session:
+            self.book.reject(approvals.in_state(session, "rejected"))
+            return {id_: each.data for id_, each in approvals.in_state(session, "approved").items()}
 
     def promised(self) -> dict[str, Any]:
         with self.ledger.reading() as session:
@@ -150,8 +159,8 @@ def test_a_person_is_asked_once_and_no_more_when_it_is_not_needed(ledger: Ledger
         passes.pass_(NOW + seconds)
 
     with ledger.reading() as session:
-        proposed = promises.proposed(session)
-    assert proposed["asks"]["victims"] == [
+        proposed = approvals.in_state(session, "proposed")
+    assert proposed["asks"].data["victims"] == [
         {"lease": passes.book.leases["lent"].id, "run": "lent", "rule": "reclaim"}
     ]
     assert passes.kinds().count("proposed") == 1
@@ -160,8 +169,60 @@ def test_a_person_is_asked_once_and_no_more_when_it_is_not_needed(ledger: Ledger
     passes.end("lent", NOW + 10)
     passes.pass_(NOW + 11)
     with ledger.reading() as session:
-        assert promises.proposed(session) == {}
+        assert approvals.in_state(session, "proposed") == {}
     assert passes.book.leases.keys() == {"asks"}
+
+
+def decide(passes: Passes, as_: Literal["approved", "rejected"]) -> bool:
+    """What a person says to the question for ``asks``."""
+    with passes.ledger.writing() as session:
+        asks = passes.book.queued["asks"]
+        return approvals.decide(session, asks, as_, "ann", "the demo is tomorrow", NOW + 5)
+
+
+def test_what_a_person_approves_is_done_by_the_next_pass(ledger: Ledger) -> None:
+    passes = Passes(ledger, mode="approval")
+    passes.submit("lent", "blue", 8, NOW - 3600)
+    passes.pass_(NOW - 3600)
+    passes.submit("asks", "red", 4, NOW)
+    passes.pass_(NOW)
+    assert decide(passes, "approved")
+
+    passes.pass_(NOW + 6)
+    assert passes.book.leases["lent"].state == "notice"
+    assert passes.promised().keys() == {"asks"}
+    passes.pass_(NOW + 7)
+    assert passes.book.leases["lent"].notice_until == NOW + 306, "it is not begun anew"
+    assert passes.kinds().count("proposed") == 1
+    assert not decide(passes, "rejected"), "it is done"
+
+
+def test_what_a_person_rejects_is_not_asked_again(ledger: Ledger) -> None:
+    passes = Passes(ledger, mode="approval")
+    passes.submit("lent", "blue", 8, NOW - 3600)
+    passes.pass_(NOW - 3600)
+    passes.submit("asks", "red", 4, NOW)
+    passes.pass_(NOW)
+    assert decide(passes, "rejected")
+
+    decided = [passes.pass_(NOW + seconds) for seconds in (6, 7, 3600)]
+    assert [group.reason for one in decided for group in one.waiting] == ["insufficient_gpus"] * 3
+    assert passes.kinds().count("proposed") == 1
+    assert passes.book.leases["lent"].state == "running"
+
+
+def test_what_was_approved_is_void_when_it_is_not_wanted_any_more(ledger: Ledger) -> None:
+    passes = Passes(ledger, mode="approval")
+    passes.submit("lent", "blue", 8, NOW - 3600)
+    passes.pass_(NOW - 3600)
+    passes.submit("asks", "red", 4, NOW)
+    passes.pass_(NOW)
+    assert decide(passes, "approved")
+    passes.end("lent", NOW + 6)
+    passes.pass_(NOW + 7)
+    assert passes.book.leases.keys() == {"asks"}
+    with ledger.reading() as session:
+        assert approvals.newest(session, 5)[0].state == "withdrawn"
 
 
 def test_borrowing_time_begins_anew_while_nobody_waits(ledger: Ledger) -> None:

@@ -33,10 +33,12 @@ from dagster._core.remote_origin import (
 )
 from dagster._core.storage.dagster_run import RunOpConcurrency
 from dagster._core.test_utils import create_run_for_test, create_test_daemon_workspace_context
-from dagster._core.workspace.load_target import EmptyWorkspaceTarget
+from dagster._core.workspace.load_target import EmptyWorkspaceTarget, PythonFileTarget
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
     QueuedRunCoordinatorDaemon,
 )
+from dagster_graphql.client.query import LAUNCH_PIPELINE_EXECUTION_MUTATION
+from dagster_graphql.test.utils import execute_dagster_graphql
 
 from dagster_gpufair.gate.queue.daemon import GpuFairQueueDaemon
 from dagster_gpufair.ledger import audit, events, leases, requests, status, writer
@@ -159,6 +161,27 @@ class Stage:
         run = self.create(job, location, **given)
         self.instance.submit_run(run.run_id, self.context.create_request_context())
         return run.run_id
+
+    def launch(self, job: str = "train", location: str = "jobs", **tags: Any) -> str:
+        """Launch a job of a code location that is there, as the UI does; its id."""
+        selector = {
+            "repositoryLocationName": location,
+            "repositoryName": "__repository__",
+            "pipelineName": job,
+        }
+        given = [
+            {"key": key if "/" in key else f"gpufair/{key}", "value": str(value)}
+            for key, value in tags.items()
+        ]
+        params = {"selector": selector, "executionMetadata": {"tags": given}}
+        result = execute_dagster_graphql(
+            self.context.create_request_context(),
+            LAUNCH_PIPELINE_EXECUTION_MUTATION,
+            {"executionParams": params},
+        )
+        launched = result.data["launchPipelineExecution"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        return str(launched["run"]["runId"])
 
     def enqueue(self, job: str = "train", location: str = "jobs", **given: Any) -> str:
         """A queued run that our coordinator has never seen."""
@@ -351,7 +374,18 @@ def moved_turn_clock(usual: Callable[[Any], writer.Clock]) -> Callable[[Any], wr
 def stage_at(
     home: Path, storage: Mapping[str, Any], policy: str | bytes | None = POLICY, **options: Any
 ) -> Iterator[Stage]:
-    """A stage in a folder, with a policy, options of the coordinator, and sections of ``dagster.yaml``."""
+    """A stage in a folder, with a policy, options of the coordinator, and sections of ``dagster.yaml``.
+
+    ``code`` is a file of a code location, ``jobs``, that really is there.
+    """
+    code = options.pop("code", None)
+    target = (
+        EmptyWorkspaceTarget()
+        if code is None
+        else PythonFileTarget(
+            str(code), attribute=None, working_directory=None, location_name="jobs"
+        )
+    )
     file = home / "gpufair.yaml"
     if policy is not None:
         file.write_bytes(policy if isinstance(policy, bytes) else textwrap.dedent(policy).encode())
@@ -366,7 +400,7 @@ def stage_at(
     (home / "dagster.yaml").write_text(yaml.safe_dump(config))
     with DagsterInstance.from_config(str(home)) as instance:
         ledger = ledger_of(instance)
-        workspace = create_test_daemon_workspace_context(EmptyWorkspaceTarget(), instance)
+        workspace = create_test_daemon_workspace_context(target, instance)
         # After Dagster has set its loggers up, which forgets what listened to them.
         with workspace as context, Log(*LOGGERS) as log:
             stage = Stage(instance, context, file, log)

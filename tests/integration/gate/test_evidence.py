@@ -149,7 +149,7 @@ def test_a_daemon_that_died_in_a_launch_leaves_no_gpus_held_for_ever(
 def test_a_stop_that_hangs_frees_nothing_and_holds_up_no_launch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_gpufair.engine.stops.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("dagster_gpufair.engine.tries.FIRST_PAUSE", 0.0)
     let_go = threading.Event()
     asked = threading.Semaphore(0)
 

@@ -213,7 +213,7 @@ def test_a_bound_counts_nothing_before_the_worker_has_begun(stage: Stage) -> Non
 def test_a_run_that_does_not_stop_is_told_again_and_keeps_its_gpus(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_gpufair.engine.stops.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("dagster_gpufair.engine.tries.FIRST_PAUSE", 0.0)
     now = time.time()
     stage.launcher.deaf = True
     run_id = stage.submit(team="red", pool="a100", gpus=8, max_duration="10m")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gate_stage import Stage
 
-from dagster_gpufair.ledger import events, nodes, usage
+from dagster_gpufair.ledger import events, nodes, pauses, usage
 from dagster_gpufair.ledger.events import Event
 from dagster_gpufair.scheduling.model import Account, Class
 
@@ -223,47 +223,54 @@ def test_fewer_gpus_or_another_pool(open_stage: OpenStage) -> None:
     stage.assert_nothing_lost()
 
 
-@pytest.mark.parametrize(
-    ("rule", "what"),
-    [
-        ("preemption: {mode: auto}", "Preemption is on in the policy (auto)"),
-        ("borrowing: {max_duration: 1h}", "Borrowing for 1h at most is in the policy"),
-    ],
-)
-def test_nothing_is_stopped_and_who_would_be_is_said(
-    open_stage: OpenStage, rule: str, what: str
+def test_whoever_has_borrowed_for_its_time_is_told_and_stopped_for_whoever_waits(
+    open_stage: OpenStage,
 ) -> None:
-    stage = open_stage(LENDS + rule)
+    """Also where nothing else is ever stopped for others."""
+    stage = open_stage(f"{LENDS}borrowing: {{max_duration: 1h}}")
     lent = stage.submit(team="blue", pool="a100", gpus=8)
     stage.pass_(at=NOW)
     stage.start(lent)
-    assert [message for message in stage.log.said() if "not carried out" in message] == [
-        f"GPU policy v1 sets {rule.split(': {')[0]}.{rule.split('{')[1][:-1]}: not carried out, since this "
-        "version stops no running work for other work. Runs that wait say what would be stopped for them."
-    ]
+    stage.pass_(at=NOW + 1)
     waits = stage.submit(team="red", pool="a100", gpus=4)
-    for hours in (2.0, 2.01, 2.02):
-        stage.pass_(at=NOW + hours * HOUR)
-
-    assert stage.holders() == {lent}
-    assert stage.launcher.terminated == []
-    tags = stage.tags(waits)
+    stage.pass_(at=NOW + 0.9 * HOUR)
     assert stage.reason(waits) == "insufficient_gpus"
-    assert tags["why"].startswith("needs 4 a100 on one node; a100 has no free GPUs")
-    assert tags["why"].endswith(")"), "as of when, at its end"
-    assert f"would stop {lent[:8]} (blue, 8 GPUs)." in tags["why"]
-    assert len(tags["why"]) <= 200
-    said = f"{what} and not carried out in this version: it would stop {lent[:8]} (blue, 8 GPUs)"
-    assert stage.events(waits).count(said) == 1
-    assert stage.log.said() == []
+    stage.pass_(at=NOW + 1.1 * HOUR)
+    assert stage.reason(waits) == "preempting"
+    assert "borrowing time is over" in stage.tags(lent)["why"]
+    stage.pass_(at=NOW + 1.2 * HOUR)
+    stage.launcher.await_terminated(lent)
 
-    stage.restart_daemon()
-    stage.pass_(at=NOW + 2.03 * HOUR)
-    assert stage.events(waits).count(said) == 1, "it has been said before"
-    stage.write_policy(LENDS)
-    stage.pass_(at=NOW + 2.04 * HOUR)
-    assert "would stop" not in stage.tags(waits)["why"]
-    stage.assert_nothing_lost()
+
+def test_what_is_paused_is_not_done_from_the_next_pass_on(open_stage: OpenStage) -> None:
+    """Notices are taken back at once, and nothing more is lent; afterwards both go on."""
+    stage = open_stage(f"{LENDS}preemption: {{mode: auto, min_runtime: 0s}}")
+    lent = stage.submit(team="blue", pool="a100", gpus=8)
+    stage.pass_(at=NOW)
+    stage.start(lent)
+    stage.pass_(at=NOW + 1)
+    waits = stage.submit(team="red", pool="a100", gpus=4)
+    stage.pass_(at=NOW + 2)
+    assert stage.tags(lent)["reason"].startswith("stopped at ")
+
+    with stage.ledger.writing() as session:
+        pauses.pause(session, "preemption", "ann", "maintenance", NOW + 3)
+        pauses.pause(session, "borrowing", "ann", "maintenance", NOW + 3)
+    borrows = stage.submit(team="blue", pool="t4", gpus=3)
+    stage.pass_(at=NOW + 4)
+    assert stage.tags(lent)["reason"].startswith("goes on")
+    assert stage.reason(waits) == "insufficient_gpus"
+    assert stage.reason(borrows) == "paused"
+    assert "borrowing is paused" in stage.tags(borrows)["why"]
+    stage.pass_(at=NOW + HOUR)
+    assert stage.launcher.terminated == []
+
+    with stage.ledger.writing() as session:
+        pauses.resume(session, "preemption", "ann", "done", NOW + HOUR + 1)
+        pauses.resume(session, "borrowing", "ann", "done", NOW + HOUR + 1)
+    stage.pass_(at=NOW + HOUR + 2)
+    assert stage.tags(lent)["reason"].startswith("stopped at ")
+    assert stage.holders() == {lent, borrows}
 
 
 def test_a_node_out_of_service_takes_nothing_until_it_is_put_back(

@@ -56,6 +56,7 @@ def test_a_grant_is_a_lease_of_what_was_asked(ledger: Ledger) -> None:
         preempted=1,
         cpus=16.0,
         memory_gib=0.5,
+        starting=True,
     )
     assert (known.state, known.policy_version) == ("granted", 7)
     assert (event.kind, event.at, event.pool) == ("granted", 1060.0, "h100")

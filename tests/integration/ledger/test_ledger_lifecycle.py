@@ -28,7 +28,7 @@ MAKES: dict[str, Callable[[Session, int], object]] = {
     "linger": lambda session, id_: lifecycle.linger(session, id_, 1009.0, "it goes on", 1010.0),
     "recall": lambda session, id_: lifecycle.recall(session, id_, 1010.0, "it never began"),
     "release": lambda session, id_: lifecycle.release(session, id_, 1010.0, "success"),
-    "preempt": lambda session, id_: lifecycle.preempt(session, id_, 1010.0, "for another"),
+    "preempt": lambda session, id_: lifecycle.preempt(session, id_, 1010.0, "for another", 1005.0),
 }
 """Every transition of a lease that is there."""
 WAYS: dict[str, tuple[str, ...]] = {

@@ -29,7 +29,7 @@ def upgrade() -> None:
         sqlite_where=sa.text("preempted > 0"),
         postgresql_where=sa.text("preempted > 0"),
     )
-    op.add_column(_LEASES, sa.Column("kept_until", sa.Float(53), nullable=True))
+    op.add_column(_LEASES, sa.Column("kept_until", sa.Double(), nullable=True))
 
 
 def downgrade() -> None:

@@ -1,0 +1,1 @@
+"""``gpufair approvals``, ``approve``, ``reject``, ``pause``, ``resume``, ``keep``: people and preemption."""
