@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -18,11 +19,13 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PrivateAttr,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
 
+from dagster_gpufair.policy.problems import shown
 from dagster_gpufair.policy.quantities import Duration, Gpus, Moment
 
 KINDS = ("experiment", "training", "evaluation", "batch_inference", "online_inference")
@@ -31,6 +34,7 @@ BorrowingMode = Literal["off", "auto"]
 Mode = Literal["off", "approval", "auto"]
 Pausable = Literal["preemption", "borrowing"]
 ReclaimMode = Literal["off", "alert", "approval", "auto"]
+Signal = Literal["SIGUSR1", "SIGUSR2", "SIGURG", "SIGHUP", "SIGINT", "SIGTERM"]
 
 # Strict: YAML's `yes` must not become the number 1. Bounded: products of these stay finite.
 _Number = Annotated[float, Field(strict=True)]
@@ -64,6 +68,16 @@ def _all_or_names(value: Any) -> Any:
     raise ValueError("must be all, or a list of names: [a, b]")
 
 
+def _absolute(value: str) -> str:
+    """Processes on several machines, each in a folder of its own, find the same place."""
+    if not value.startswith("/") or "\0" in value:
+        raise ValueError(f"must be an absolute path, such as /shared/gpufair, not {shown(value)}")
+    return value
+
+
+Folder = Annotated[
+    str, AfterValidator(_absolute), WithJsonSchema({"type": "string", "pattern": "^/"})
+]
 AllOrNames = Annotated[Literal["all"] | list[str], BeforeValidator(_all_or_names)]
 
 
@@ -188,6 +202,11 @@ class Preemption(_Section):
     """A run stopped this often is taken last."""
     rebalance: bool = False
     """Whether borrowers may be stopped for borrowers who have had less."""
+    folder: Folder | None = None
+    """Where runs find their notices and checkpoints, mounted at this path on every machine that runs them.
+    Absent: gpufair in DAGSTER_HOME."""
+    signal: Signal | None = None
+    """A signal that tells a run of its notice. One that the code does not handle ends it; SIGURG does not."""
     keep_at_most: Duration = Field(default="1d", validate_default=True)
     """How long, from when that is said, the owner of a run may keep it from being stopped; 0: not at all."""
 

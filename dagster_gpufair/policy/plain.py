@@ -26,6 +26,7 @@ def sentences(policy: Policy) -> list[str]:
         _order(policy),
         *_reservations(policy),
         *_fast_lanes(policy),
+        *_noticed(policy),
         *_stopping(policy),
     ]
 
@@ -195,6 +196,17 @@ def _fast_lanes(policy: Policy) -> Iterator[str]:
         gpus = f"{format_gpus(lane.max_gpus)} GPU{'s' if lane.max_gpus > ONE_GPU else ''}"
         most = f"at most {gpus} and {duration_in_words(lane.max_duration)}"
         yield f"{format_gpus(lane.gpus)} of {has} {pool} are a fast lane for runs of {most}."
+
+
+def _noticed(policy: Policy) -> Iterator[str]:
+    preemption = policy.preemption
+    if preemption.mode == "off":
+        return
+    if preemption.folder is not None:
+        where = _one_line(preemption.folder)
+        yield f"Runs find their notices and their checkpoints in the folder {where}."
+    if preemption.signal is not None:
+        yield f"A run that is given notice is sent {preemption.signal}."
 
 
 def _stopping(policy: Policy) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import dagster as dg
 
 from dagster_gpufair import gpu_tags
+from dagster_gpufair.preemption import checkpoint_dir, checkpointed, should_stop, stop_here
 
 
 def wait_to_leave(run_id: str) -> None:
@@ -37,6 +38,27 @@ def train(context: dg.OpExecutionContext, prepared: str) -> None:
     wait_to_leave(context.run_id)
 
 
+@dg.op
+def learn(context: dg.OpExecutionContext) -> None:
+    """Goes on from where it was stopped, which it does at once when it is told."""
+    saved = checkpoint_dir() / "steps"
+    steps = int(saved.read_text()) if saved.exists() else 0
+    context.log.info(f"goes on from step {steps}")
+    leave = Path(os.environ["DAGSTER_HOME"]) / "leave"
+    while not (leave / "all").exists():
+        steps += 1
+        saved.write_text(str(steps))
+        checkpointed()
+        if should_stop():
+            stop_here()
+        time.sleep(0.1)
+
+
+@dg.graph
+def learning() -> None:
+    learn()
+
+
 @dg.graph
 def prepare_and_train() -> None:
     train(prepare())
@@ -53,6 +75,9 @@ defs = dg.Definitions(
         _job("small", gpu_tags(1, team="red")),
         _job("borrows", gpu_tags(1, team="blue")),
         _job("plain", {}),
+        learning.to_job(
+            "learns", executor_def=dg.multiprocess_executor, tags=gpu_tags(2, team="blue")
+        ),
         prepare_and_train.to_job(
             "trains", executor_def=dg.multiprocess_executor, tags=gpu_tags(2, team="blue")
         ),

@@ -134,6 +134,10 @@ class Site:
         logs = self.instance.all_logs(run_id)
         return "\n".join(log.dagster_event.message or "" for log in logs if log.dagster_event)
 
+    def said(self, run_id: str) -> str:
+        """All that a run's code has logged, too."""
+        return "\n".join(log.user_message for log in self.instance.all_logs(run_id))
+
     def starts(self, run_id: str) -> int:
         """How often a run's process has started."""
         logs = self.instance.all_logs(run_id)

@@ -54,6 +54,26 @@ def test_borrowed_work_is_stopped_for_its_owner_and_goes_on_later(site: Site) ->
     assert site.violations() == []
 
 
+def test_code_that_saves_is_stopped_at_once_and_goes_on_from_its_checkpoint(site: Site) -> None:
+    """Long before its deadline: it says that all is saved."""
+    site.policy_file.write_text(POLICY.replace("grace: 3s", "grace: 10m"))
+    site.start_daemon()
+    stopped = site.launch("learns")
+    site.await_(lambda: "goes on from step 0" in site.said(stopped), "the training to begin")
+    asks = site.launch("large")
+    site.await_status(asks, "STARTED")
+    assert site.status(stopped) == "CANCELED"
+    site.await_(lambda: "its last checkpoint was at" in site.events(stopped), "its page to say so")
+    site.let_end(asks)
+    site.await_(lambda: run_of(site, stopped) != stopped, "a run that goes on")
+    goes_on = run_of(site, stopped)
+    site.await_(lambda: "goes on from step" in site.said(goes_on), "the training to go on")
+    assert "goes on from step 0" not in site.said(goes_on)
+    site.let_end()
+    site.await_status(goes_on, "SUCCESS")
+    assert site.violations() == []
+
+
 def steps(site: Site, run_id: str, step: str) -> list[str]:
     """What happened to a step in a run."""
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -10,6 +11,9 @@ from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.engine.port import Heard, Sight
+from dagster_gpufair.gate.channels.channels import Channels
+from dagster_gpufair.gate.channels.steps import may_stop_now
+from dagster_gpufair.gate.channels.words import Lease, Notice
 from dagster_gpufair.gate.dagster_internals import IWorkspaceProcessContext, enqueue
 from dagster_gpufair.gate.holders import continuation
 from dagster_gpufair.gate.holders.runs import records_of
@@ -29,10 +33,14 @@ class RunHolders:
         instance: DagsterInstance,
         coordinator: GpuFairRunCoordinator,
         host: str,
+        channels: Channels,
         logger: logging.Logger,
     ):
         self._instance = instance
         self._coordinator = coordinator
+        self.channels = channels
+        self._told: set[str] = set()
+        """The runs whose channels are kept."""
         self._workers = Workers(instance, ledger_of(instance), host)
         self._health = WorkerHealth(instance, logger)
         self._context: IWorkspaceProcessContext | None = None
@@ -162,7 +170,40 @@ class RunHolders:
         self._coordinator.cancel_run(lease.run_id)
 
     def heard(self, held: Collection[LeaseRecord]) -> Mapping[str, Heard]:
-        return {}
+        said = self.channels.heard([lease.run_id for lease in held])
+        return {
+            lease.request_id: Heard(
+                saved_at=said[lease.run_id].checkpointed_at,
+                may_stop=lease.state == "notice"
+                and may_stop_now(self._instance, lease.run_id, said[lease.run_id]),
+            )
+            for lease in held
+            if lease.run_id in said
+        }
+
+    def tell(self, held: Collection[LeaseRecord], asked_by: Callable[[LeaseRecord], str]) -> None:
+        """Have the code of runs find their leases and their notices; costs nothing where nothing is new.
+
+        Args:
+            asked_by: for what a lease is under notice, in words.
+        """
+        runs = {lease.run_id for lease in held if not lease.ungated}
+        for run_id in self._told - runs:
+            self.channels.close(run_id)
+        self._told = runs
+        for lease in held:
+            if lease.run_id not in runs or lease.state == "ending":
+                continue
+            notice = None
+            if lease.notice_until is not None and lease.state in ("notice", "stopping"):
+                rule = lease.notice_rule or ""
+                notice = Notice(lease.notice_until, rule, asked_by(lease))
+            of = Lease(lease.request_id, lease.pool, lease.gpus, lease.started_at)
+            self.channels.open(lease.run_id, of, notice)
+
+    def signal(self, lease: LeaseRecord, name: str) -> None:
+        """Send a signal to the processes of a run, where they are on this machine."""
+        self._workers.signal(lease, signal.Signals[name])
 
     def go_on(
         self, request: RequestRecord, write: Callable[[], AbstractContextManager[Session]]

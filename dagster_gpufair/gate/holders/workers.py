@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,8 @@ GONE_FOR = 5.0
 """Seconds: a worker's last word may come to the database a moment after it has ended."""
 READ_AGAIN = 30.0
 """Seconds between two readings of an event log for processes that were begun since."""
+TREE_LASTS = 0.5
+"""Seconds that a look at all processes of this machine serves for."""
 _SLACK = 5.0
 """Seconds by which clocks may differ when a process is told from a later one with the same id."""
 _LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
@@ -43,12 +46,16 @@ class Process(NamedTuple):
 @dataclass
 class _Known:
     processes: set[Process] = field(default_factory=set)
+    children: set[Process] = field(default_factory=set)
+    """What these began, as far as it was seen while they were there."""
     named: set[int] = field(default_factory=set)
     read_at: float = float("-inf")
     looked_at: float = float("-inf")
     looks: int = 0
     gone_since: float | None = None
     alive: bool | None = None
+    remembered: dict[str, int] = field(default_factory=dict)
+    """What the ledger has of them."""
 
 
 class Workers:
@@ -63,6 +70,8 @@ class Workers:
         self._ledger = ledger
         self._host = host
         self._known: dict[str, _Known] = {}
+        self._tree: dict[int, list[Process]] = {}
+        self._tree_at = float("-inf")
 
     def forget_but(self, run_ids: set[str]) -> None:
         """Only these runs are of interest any more."""
@@ -80,10 +89,12 @@ class Workers:
                 return None
             seen = (lease.processes or {}).items()
             known = _Known({Process(int(pid), ticks) for pid, ticks in seen})
+            known.remembered = dict(lease.processes or {})
             self._known[lease.run_id] = known
         # Until its worker is seen, each pass looks, for a while: it may die soon after it began.
         is_new = not known.processes and known.looks < FIRST_LOOKS
-        if not is_over and not is_new and now - known.looked_at < LOOK_EVERY:
+        is_ending = is_over or lease.stop_asked_at is not None
+        if not is_ending and not is_new and now - known.looked_at < LOOK_EVERY:
             return known.alive
         known.looked_at, known.looks = now, known.looks + 1
         if run is not None and (
@@ -94,7 +105,12 @@ class Workers:
         if not known.processes:
             # What the log names was never seen here: it may mean something elsewhere.
             return None
-        if any(_is_there(process) for process in known.processes):
+        there = {each for each in known.processes | known.children if _is_there(each)}
+        known.children = (there | self._descendants(there, now)) - known.processes
+        if is_ending:
+            # Whoever looks next has to know them, when those that began them are gone.
+            self._remember(lease, known)
+        if there:
             known.gone_since, known.alive = None, True
         else:
             known.gone_since = known.gone_since if known.gone_since is not None else now
@@ -125,9 +141,36 @@ class Workers:
             if ticks is not None and _began(ticks) <= at + _SLACK:
                 known.processes.add(Process(pid, ticks))
         if len(known.processes) > len(lease.processes or {}):
-            seen = {str(each.pid): each.ticks for each in known.processes}
+            self._remember(lease, known)
+
+    def _remember(self, lease: LeaseRecord, known: _Known) -> None:
+        seen = {str(each.pid): each.ticks for each in known.processes | known.children}
+        if not seen.items() <= known.remembered.items():
+            known.remembered |= seen
             with self._ledger.writing() as session:
-                lifecycle.saw_processes(session, lease.id, seen)
+                lifecycle.saw_processes(session, lease.id, known.remembered)
+
+    def _descendants(self, of: set[Process], now: float) -> set[Process]:
+        """All that these have begun, and that is there."""
+        if not of:
+            return set()
+        if now - self._tree_at >= TREE_LASTS:
+            self._tree, self._tree_at = _children(), now
+        found: set[Process] = set()
+        new = list(of)
+        while new:
+            children = [each for each in self._tree.get(new.pop().pid, ()) if each not in found]
+            found.update(children)
+            new += children
+        return found
+
+    def signal(self, lease: LeaseRecord, number: int) -> None:
+        """Send a signal to all processes of a run that were seen here."""
+        known = self._known.get(lease.run_id)
+        for process in (known.processes | known.children) if known else ():
+            if _is_there(process):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process.pid, number)
 
 
 def _is_there(process: Process) -> bool:
@@ -141,6 +184,21 @@ def _ticks(pid: int) -> int | None:
     except (OSError, ValueError):
         return None
     return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _children() -> dict[int, list[Process]]:
+    """The processes of this machine by the process that began each."""
+    found: dict[int, list[Process]] = {}
+    for path in Path("/proc").iterdir():
+        if not path.name.isdecimal():
+            continue
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except (OSError, ValueError):
+            continue
+        if fields[0] not in ("Z", "X"):
+            found.setdefault(int(fields[1]), []).append(Process(int(path.name), int(fields[19])))
+    return found
 
 
 def _began(ticks: int) -> float:

@@ -146,8 +146,8 @@ def notice_word(lease: LeaseRecord, asker: RequestRecord | None) -> Word:
         state="granted",
         reason="notice",
         tag=f"stopped at {until}",
-        why=f"{_for_whom(lease, asker)}. Save what it has: it goes on from there later",
-        sentence=f"This run is stopped at {until}: {_for_whom(lease, asker)}. Save a checkpoint by then. It "
+        why=f"{for_whom(lease, asker)}. Save what it has: it goes on from there later",
+        sentence=f"This run is stopped at {until}: {for_whom(lease, asker)}. Save a checkpoint by then. It "
         "goes on by itself later, in a new run from the step that is stopped.",
     )
 
@@ -172,8 +172,8 @@ def stopping_word(lease: LeaseRecord, asker: RequestRecord | None) -> Word:
         state="granted",
         reason="stopping",
         tag="being stopped",
-        why=_for_whom(lease, asker),
-        sentence=f"This run is being stopped now: {_for_whom(lease, asker)}. Its notice is over.",
+        why=for_whom(lease, asker),
+        sentence=f"This run is being stopped now: {for_whom(lease, asker)}. Its notice is over.",
     )
 
 
@@ -203,7 +203,8 @@ def times(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def _for_whom(lease: LeaseRecord, asker: RequestRecord | None) -> str:
+def for_whom(lease: LeaseRecord, asker: RequestRecord | None) -> str:
+    """``3f2a91d0 (nlp/pretrain, milestone) takes back GPUs that are guaranteed to it (rule reclaim)``."""
     rule = {
         "reclaim": "takes back GPUs that are guaranteed to it",
         "priority": "has a higher tier in the same account",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
@@ -12,6 +13,7 @@ from dagster_gpufair.engine.engine import Engine
 from dagster_gpufair.engine.launch_threads import LaunchThreads
 from dagster_gpufair.engine.port import Launch
 from dagster_gpufair.engine.writer_turn import WriterTurn
+from dagster_gpufair.gate.channels.channels import Channels
 from dagster_gpufair.gate.dagster_internals import (
     IWorkspaceProcessContext,
     location_errors,
@@ -26,6 +28,7 @@ from dagster_gpufair.gate.page.run_page import (
     bound_over_word,
     cancelled_word,
     clock,
+    for_whom,
     granted_word,
     lingering_word,
     notice_word,
@@ -63,9 +66,12 @@ class Gate:
 
     def __init__(self, instance: DagsterInstance, coordinator: GpuFairRunCoordinator, logger: Any):
         self.instance = instance
+        self._logger = logger
         ledger = ledger_of(instance)
         self._start_timeout = float(instance.run_monitoring_start_timeout_seconds)
-        self._holders = RunHolders(instance, coordinator, WriterTurn(ledger).host, logger)
+        self._holders = RunHolders(
+            instance, coordinator, WriterTurn(ledger).host, self._channels_in(None), logger
+        )
         self.engine = Engine(
             ledger, self._holders, coordinator.policy_watch, logger, self._start_timeout
         )
@@ -76,15 +82,22 @@ class Gate:
         self.picker = Picker()
         self.teller = Teller(instance, ledger, logger)
         self._queue_config = coordinator.get_run_queue_config()
-        self._logger = logger
         self._arrivals = Arrivals(instance, self.engine)
         self._ungated = Ungated(self.engine, logger)
         self._environment = Environment()
         self._launches: deque[tuple[int, Launch]] = deque()
         self._unadmitted: Sequence[str] = ()
         """Queued GPU runs that no policy could be asked about yet."""
+        self._to_signal: list[LeaseRecord] = []
+        """What was given notice in this pass."""
         self._causes: dict[str, str] = {}
         """Why runs did not start, of those that have just failed for it."""
+
+    def _channels_in(self, folder: str | None) -> Channels:
+        """The channels of runs in the folder that the policy names, or beside the instance's own files."""
+        self._folder = folder
+        root = Path(folder) if folder else Path(self.instance.root_directory) / "gpufair"
+        return Channels(root / "channels", root / "checkpoints", self._logger)
 
     def take_turn(self, now: float, *, clock_is_real: bool) -> bool:
         """Become or stay the one writer; what an earlier one left unfinished is taken up."""
@@ -270,6 +283,8 @@ class Gate:
             policy = self.engine.rules.in_force.policy
             starts = {start.request.id: start for start in picked.starts}
             done = self.engine.carry_out(picked.plan, picked.starts, picked.blocked, now)
+            # A run finds its lease when it begins.
+            self.tell_runs()
             for lease in done.granted:
                 word = granted_word(lease, starts[lease.request_id], policy, now)
                 self._launch(context, lease, picked.runs[lease.request_id], word)
@@ -281,16 +296,38 @@ class Gate:
             begun.add(lease.request_id)
         return begun
 
+    def _signal(self) -> None:
+        """Wake the code of runs that were given notice, once it can find that."""
+        name = self.engine.rules.policy.preemption.signal if self._to_signal else None
+        if name is not None:
+            self._holders.channels.finish(timeout=1)
+            for lease in self._to_signal:
+                self._holders.signal(lease, name)
+        self._to_signal.clear()
+
     def _tell_of_notice(self, lease: LeaseRecord) -> None:
         """A lease was given notice, or is spared; a new term is nobody's news."""
         if lease.state == "notice":
             self.teller.news(notice_word(lease, self._asker(lease)))
+            self._to_signal.append(lease)
         elif lease.notice_until is None and lease.term_from is None:
             self.teller.news(spared_word(lease))
 
     def _asker(self, lease: LeaseRecord) -> RequestRecord | None:
         """What a lease is under notice for, as long as that waits."""
         return self.engine.book.queued.get(lease.notice_for or "")
+
+    def tell_runs(self) -> None:
+        """Have the code of runs find their leases and their notices."""
+        in_force = self.engine.rules.in_force
+        if in_force is None:
+            return
+        folder = in_force.policy.preemption.folder
+        if folder != self._folder:
+            self._holders.channels = self._channels_in(folder)
+        self._holders.tell(
+            self.engine.book.leases.values(), lambda lease: for_whom(lease, self._asker(lease))
+        )
 
     def _take_unlaunched(self) -> list[tuple[LeaseRecord, DagsterRun]]:
         """What holds GPUs and is still to be launched, though nobody does."""
@@ -327,6 +364,8 @@ class Gate:
                 self.teller.news(stopping_word(lease, self._asker(lease)))
             else:
                 self.teller.news(bound_over_word(lease))
+        self.tell_runs()
+        self._signal()
         self.engine.make_stops()
         self.engine.go_on()
 

@@ -64,6 +64,16 @@ WRONG = [
     ("borrowing: {kinds: training}", "borrowing.kinds", "must be all, or a list of names"),
     ("borrowing: {kinds: [training, 5]}", "borrowing.kinds", "must be all, or a list of names"),
     ("version: '1'", "version", "must be 1, not '1'; write it without quotes"),
+    ("preemption: {signal: SIGUSR3}", "preemption.signal", "not 'SIGUSR3'; did you mean 'SIGUSR"),
+    ("preemption: {signal: SIGKILL}", "preemption.signal", "SIGINT or SIGTERM, not 'SIGKILL'"),
+    ("preemption: {signal: 10}", "preemption.signal", "must be SIGUSR1, SIGUSR2, SIGURG"),
+    (
+        "preemption: {folder: gpufair}",
+        "preemption.folder",
+        "absolute path, such as /shared/gpufair",
+    ),
+    ("preemption: {folder: ''}", "preemption.folder", "must be an absolute path"),
+    ("preemption: {folder: 5}", "preemption.folder", "must be text in quotes, not 5"),
     # shapes
     ("pools: {a: {nodes: [n1, n2]}}", "pools.a.nodes", "such as {h1: 8, h2: 8}, not a list"),
     ("fast_lane: {gpus: 2}", "fast_lane.gpus", "must say of which pool, such as fast_lane: {h100:"),

@@ -92,6 +92,10 @@ def test_the_starter_policy_passes_the_schema_that_its_first_line_names():
         ("preemption: {mode: off, grace: 0}", True),
         ("preemption: {mode: 'off', grace: 1h30m}", True),
         ("preemption: {grace: 300}", False),
+        ("preemption: {folder: /shared/gpufair, signal: SIGURG}", True),
+        ("preemption: {folder: null, signal: null}", True),
+        ("preemption: {signal: USR1}", False),
+        ("preemption: {folder: shared/gpufair}", False),
         ("preemption: {grace: 5 minutes}", False),
         ("preemption: {mode: true}", False),
         ("teams: {nlp: {quota: {h100: many}}}", False),
@@ -185,6 +189,16 @@ borrowing: {mode: off}
 def test_who_is_stopped_for_whom(rules, says):
     said = sentences(parse_policy(f"pools: {{a: {{gpus: 1}}}}\nteams: {{b: {{}}}}\n{rules}"))
     assert says in said[-1]
+
+
+def test_where_runs_find_their_notices_is_said_where_any_are_given():
+    keys = "folder: /shared/gpufair, signal: SIGUSR1"
+    base = "pools: {a: {gpus: 1}}\nteams: {b: {}}\npreemption: "
+    said = sentences(parse_policy(f"{base}{{mode: auto, {keys}}}"))
+    assert "Runs find their notices and their checkpoints in the folder /shared/gpufair." in said
+    assert "A run that is given notice is sent SIGUSR1." in said
+    off = sentences(parse_policy(f"{base}{{mode: off, {keys}}}"))
+    assert not any("SIGUSR1" in sentence or "/shared" in sentence for sentence in off)
 
 
 def test_projects_read_what_they_are_guaranteed_inside_their_team():
