@@ -25,6 +25,8 @@ from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.problems import PolicyError, PolicyFileMissing, Problem
 from dagster_gpufair.policy.quantities import format_moment
 
+DEFAULT_POLICY_FILE = "gpufair.yaml"
+
 _PATIENCE = 5.0
 """Seconds that a pass waits for the file; a read that takes longer goes on beside it."""
 

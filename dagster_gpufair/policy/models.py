@@ -2,7 +2,7 @@
 
 Field names are the file's keys. GPU amounts are thousandths (`quantities.Gpus`), durations are
 ``timedelta``. Rules that span several keys are in `checks`. The text under a field is what editors
-show for it.
+show for it: `schema` puts it there.
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ class _Section(BaseModel):
         extra="forbid",
         frozen=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
     )
 
     @model_validator(mode="before")

@@ -78,14 +78,6 @@ _NOT_YET: tuple[tuple[Callable[[Policy], Iterable[str]], str], ...] = (
         "runs do not declare their storage",
     ),
     (
-        _when("borrowing.max_duration", lambda policy: policy.borrowing.max_duration is not None),
-        "no run is stopped for another, so a run borrows GPUs until it ends",
-    ),
-    (
-        _when("preemption.mode", lambda policy: policy.preemption.mode != "off"),
-        "no run is stopped for another, as with mode off",
-    ),
-    (
         _when("reclaim", lambda policy: policy.reclaim != Reclaim()),
         "nothing watches for idle GPUs",
     ),

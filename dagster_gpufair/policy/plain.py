@@ -26,8 +26,8 @@ def sentences(policy: Policy) -> list[str]:
         _order(policy),
         *_reservations(policy),
         *_fast_lanes(policy),
+        *_stopping(policy),
         *_noticed(policy),
-        _stopping(policy),
     ]
 
 
@@ -198,24 +198,33 @@ def _fast_lanes(policy: Policy) -> Iterator[str]:
         yield f"{format_gpus(lane.gpus)} of {has} {pool} are a fast lane for runs of {most}."
 
 
+def _stopping(policy: Policy) -> Iterator[str]:
+    rules, term = policy.preemption, policy.borrowing.max_duration
+    grace = duration_in_words(rules.grace.total_seconds())
+    if rules.mode == "off" and term is None:
+        yield "No run is stopped for another."
+        return
+    if rules.mode != "off":
+        asked = " once a person has approved it," if rules.mode == "approval" else ""
+        least = duration_in_words(rules.min_runtime.total_seconds())
+        yield (
+            "Borrowed work is stopped for work within a quota, and a lower tier for a higher one of the same "
+            f"team:{asked} after {grace} of notice, and not before it has run for {least}. It goes on later."
+        )
+    if term is not None:
+        most = duration_in_words(term.total_seconds())
+        yield f"What has borrowed for {most} is stopped for whoever waits, after {grace} of notice."
+
+
 def _noticed(policy: Policy) -> Iterator[str]:
     preemption = policy.preemption
-    if preemption.mode == "off":
+    if preemption.mode == "off" and policy.borrowing.max_duration is None:
         return
     if preemption.folder is not None:
         where = _one_line(preemption.folder)
         yield f"Runs find their notices and their checkpoints in the folder {where}."
     if preemption.signal is not None:
         yield f"A run that is given notice is sent {preemption.signal}."
-
-
-def _stopping(policy: Policy) -> str:
-    never, mode = "No run is stopped for another", policy.preemption.mode
-    return (
-        f"{never}."
-        if mode == "off"
-        else f"{never} in this version, though preemption.mode is {mode}."
-    )
 
 
 def _one_line(text: str) -> str:

@@ -72,7 +72,7 @@ def history(run_id: str, home: Path | None, as_json: bool) -> None:
         table(columns, rows),
         "",
         *(holds(lease, now) for lease in held),
-        next_.format(run=names.get(record.id, record.id)),
+        next_.format(run=names.get(record.run_id, record.run_id)),
     )
 
 

@@ -198,7 +198,7 @@ def _preempted(event: Event, _: Names) -> str:
 
 def _continued(event: Event, _: Names) -> str:
     of = plain(str(event.data["of"])[:_SHORT])
-    return f"run {plain((event.run_id or '')[:_SHORT])} is made to go on with the work of {of}"
+    return f"another run, {plain((event.run_id or '')[:_SHORT])}, is made to go on with the work of {of}"
 
 
 def _kept(event: Event, _: Names) -> str:

@@ -3,7 +3,8 @@
 ``--instance`` names it; else ``DAGSTER_HOME`` does, also from a ``.env`` file here. Without both,
 ``dagster dev`` keeps a temporary home in the folder that it runs in, configured by the ``dagster.yaml``
 beside it: that is the one a person in that folder means. Dagster is imported only when it is needed,
-since it takes a second: most commands read the ledger alone (`storage_settings`).
+since it takes a second: most commands read the ledger alone (`storage_settings`), and need to know
+no more of the run coordinator than `coordinator_settings` says.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from sqlalchemy import URL
 
+from dagster_gpufair.cli.instance.coordinator_settings import followed_policy_file
 from dagster_gpufair.cli.instance.option import DEV_HOME
 from dagster_gpufair.cli.instance.storage_settings import ledger_by_settings
 from dagster_gpufair.cli.output.text import sentence
@@ -44,24 +47,50 @@ class Home(NamedTuple):
 class OpenLedger:
     """The ledger of an instance, and the instance itself for what only Dagster knows.
 
-    The instance is opened when it is first asked for.
+    The instance is opened when it is first asked for. ``url`` is where the ledger is, and ``followed`` the
+    policy file, as far as both are known without it.
     """
 
-    def __init__(self, open_it: Callable[[], DagsterInstance], url: URL | None = None):
+    def __init__(
+        self,
+        open_it: Callable[[], DagsterInstance],
+        url: URL | None = None,
+        followed: Path | None = None,
+    ):
         self._open_it = open_it
-        self._instance: DagsterInstance | None = None
-        self.ledger = Ledger(url) if url is not None else ledger_of(self.instance)
+        self._url = url
+        self._followed = followed
 
-    @property
+    @cached_property
     def instance(self) -> DagsterInstance:
         """The Dagster instance.
 
         Raises:
             click.ClickException: if it cannot be opened.
         """
-        if self._instance is None:
-            self._instance = self._open_it()
-        return self._instance
+        return self._open_it()
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger.
+
+        Raises:
+            click.ClickException: if the instance has to be opened to find it, and cannot be.
+            LedgerError: if the instance can have none.
+        """
+        return Ledger(self._url) if self._url is not None else ledger_of(self.instance)
+
+    @cached_property
+    def policy_file(self) -> Path | None:
+        """The policy file that the instance follows; None if its run coordinator is not ours.
+
+        Raises:
+            click.ClickException: if the instance or its run coordinator cannot be loaded.
+        """
+        if self._followed is not None:
+            return self._followed
+        coordinator = coordinator_of(self.instance)
+        return None if coordinator is None else coordinator.policy_watch.path
 
 
 @contextmanager
@@ -79,7 +108,9 @@ def opened_ledger(given: Path | None) -> Iterator[OpenLedger]:
     home = find_home(given)
     with ExitStack() as stack:
         url = ledger_by_settings(home.folder, home.config)
-        found = OpenLedger(lambda: stack.enter_context(_open(home)), url)
+        # Dagster has to be asked about a storage that is not recognised, and then about all.
+        followed = None if url is None else followed_policy_file(home.folder, home.config)
+        found = OpenLedger(lambda: stack.enter_context(_open(home)), url, followed)
         if url is not None:
             stack.callback(found.ledger.dispose)
         yield found

@@ -14,7 +14,7 @@ from typing import Any
 import click
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.cli.instance.opening import OpenLedger, coordinator_of, no_policy
+from dagster_gpufair.cli.instance.opening import OpenLedger, no_policy
 from dagster_gpufair.cli.moment.expected_start import UNKNOWN, Expected, expected_starts
 from dagster_gpufair.cli.output.text import LONGEST_SENTENCE, plain
 from dagster_gpufair.ledger import (
@@ -284,7 +284,7 @@ def _daemon(opened: OpenLedger, session: Session, now: float) -> Daemon:
 def _trouble(opened: OpenLedger) -> str | None:
     """Why the daemon cannot run, if that is because of ``dagster.yaml``."""
     try:
-        ours = coordinator_of(opened.instance) is not None
+        ours = opened.policy_file is not None
     except click.ClickException as error:
         return error.message
     if ours:

@@ -96,20 +96,18 @@ def _indented(lines: Iterable[tuple[int, str]]) -> Iterator[RenderableType]:
 
 def _followed_file(home: Path | None) -> tuple[Path, str]:
     """The file of the instance, and what an error in it would mean; without one, the file here."""
-    from dagster_gpufair.cli.instance.opening import coordinator_of, opened
+    from dagster_gpufair.cli.instance.opening import opened_ledger
     from dagster_gpufair.ledger import policies
-    from dagster_gpufair.ledger.connect import ledger_of
 
     nobody_says = home is None and not os.environ.get("DAGSTER_HOME")
     try:
-        with opened(home) as instance:
-            coordinator = coordinator_of(instance)
-            if coordinator is None:
+        with opened_ledger(home) as opened:
+            if opened.policy_file is None:
                 return _DEFAULT_FILE, ""
-            with ledger_of(instance).reading() as session:
+            with opened.ledger.reading() as session:
                 version = policies.in_force(session)
             stays = f"v{version.version} stays in force" if version else "no policy is in force"
-            return coordinator.policy_watch.path, f"nothing changed ({stays})"
+            return opened.policy_file, f"nothing changed ({stays})"
     except click.ClickException:
         if nobody_says and _DEFAULT_FILE.exists():
             return _DEFAULT_FILE, ""

@@ -8,11 +8,10 @@ from pathlib import Path
 import click
 from sqlalchemy.orm import Session
 
-from dagster_gpufair.cli.instance.opening import coordinator_of, opened
+from dagster_gpufair.cli.instance.opening import opened_ledger
 from dagster_gpufair.cli.moment.current import short_ids
 from dagster_gpufair.cli.policy.what_changes import OnInstance
 from dagster_gpufair.ledger import leases, locations, policies, requests
-from dagster_gpufair.ledger.connect import ledger_of
 from dagster_gpufair.ledger.errors import LedgerError
 from dagster_gpufair.ledger.state import state_of
 from dagster_gpufair.policy.left_behind import LeftBehind, Work, left_behind
@@ -26,10 +25,10 @@ def on_instance(read: Policy, home: Path | None) -> OnInstance:
     """Nothing, where there is no instance with a GPU ledger to ask."""
     now = time.time()
     try:
-        with opened(home) as instance:
-            if coordinator_of(instance) is None:
+        with opened_ledger(home) as opened:
+            if opened.policy_file is None:
                 return OnInstance()
-            with ledger_of(instance).reading() as session:
+            with opened.ledger.reading() as session:
                 state = state_of(session, read, now)
                 left = _runs_left_behind(session, read)
                 seen = locations.seen(session)

@@ -21,7 +21,11 @@ from dagster import (
 )
 from typing_extensions import Self
 
-from dagster_gpufair.engine.policy_file import PolicyWatch, find_policy_file
+from dagster_gpufair.engine.policy_file import (
+    DEFAULT_POLICY_FILE,
+    PolicyWatch,
+    find_policy_file,
+)
 from dagster_gpufair.gate.dagster_internals import (
     ConfigurableClassData,
     RunQueueConfig,
@@ -47,8 +51,6 @@ from dagster_gpufair.gate.submission.tags import (
 from dagster_gpufair.ledger.connect import LedgerError, ledger_of
 from dagster_gpufair.ledger.requests import by_runs
 from dagster_gpufair.policy.problems import PolicyError
-
-DEFAULT_POLICY_FILE = "gpufair.yaml"
 
 
 class GpuFairRunCoordinator(QueuedRunCoordinator):

@@ -75,6 +75,35 @@ def test_no_command_imports_what_it_does_not_need(
     assert done.returncode == 0, done.stderr.decode()
 
 
+@pytest.mark.parametrize("words", [["queue"], ["policy", "check", "gpufair.yaml"]], ids=" ".join)
+def test_what_a_command_imports_is_not_searched_for_garbage(
+    queue: Filling, words: list[str], tmp_path: Path
+) -> None:
+    """It would take a third of the command's time: while modules are imported, and again at the end."""
+    (tmp_path / "gpufair.yaml").write_text(POLICY)
+    code = (
+        f"import gc, sys; from dagster_gpufair.cli.main import main; sys.argv = {['gpufair', *words]}\n"
+        "searched = lambda: sum(each['collections'] for each in gc.get_stats())\n"
+        "before = searched()\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code\n"
+        "assert searched() - before <= 1, searched() - before\n"
+        "assert gc.get_freeze_count() > len(gc.get_objects())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=120, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_a_policy_is_read_without_the_source_of_its_sections() -> None:
+    """Only the JSON Schema shows the texts under their fields."""
+    code = (
+        "import linecache; from dagster_gpufair.policy.loading import parse_policy\n"
+        f"parse_policy({POLICY!r}); assert not linecache.cache, list(linecache.cache)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
 def test_tags_need_no_dagster() -> None:
     code = "import sys; from dagster_gpufair import gpu_tags; assert 'dagster' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -16,20 +16,9 @@ DAY = 86400.0
 @pytest.mark.parametrize(
     ("text", "path", "message"),
     [
-        (
-            "preemption: {mode: auto}",
-            "preemption.mode",
-            "no run is stopped for another, as with mode off",
-        ),
-        ("preemption: {mode: approval}", "preemption.mode", "no run is stopped for another"),
         ("reclaim: {mode: auto}", "reclaim", "nothing watches for idle GPUs"),
         ("reclaim: {mode: off}", "reclaim", "nothing watches for idle GPUs"),
         ("reclaim: {idle_for: 1h}", "reclaim", "nothing watches for idle GPUs"),
-        (
-            "borrowing: {max_duration: 2h}",
-            "borrowing.max_duration",
-            "a run borrows GPUs until it ends",
-        ),
         (
             "teams: {nlp: {ceilings: {storage_gib: 64, cpus: 8}}}",
             "teams.nlp.ceilings.storage_gib",
@@ -55,6 +44,8 @@ def test_a_setting_that_does_not_act_yet_is_noted_and_stops_nothing(
         "teams: {nlp: {quota: {h100: 8}, projects: {a: {quota: {h100: 4}, lend_limit: {h100: 2}}}}}",
         "teams: {nlp: {ceilings: {cpus: 64, memory_gib: 512}}}",
         "windows: [{team: nlp, pool: t4, gpus: 1, cron: 0 1 * * *, duration: 1h}]",
+        "preemption: {mode: auto, grace: 2m}",
+        "borrowing: {max_duration: 2h}",
     ],
 )
 def test_what_acts_is_not_noted(text, with_pools):

@@ -168,14 +168,27 @@ borrowing: {mode: off}
     assert not any("together" in sentence for sentence in said)
 
 
-@pytest.mark.parametrize("mode", ["approval", "auto"])
-def test_it_is_said_that_nothing_is_stopped_whatever_the_mode(mode):
-    said = sentences(
-        parse_policy(f"pools: {{a: {{gpus: 1}}}}\nteams: {{b: {{}}}}\npreemption: {{mode: {mode}}}")
-    )
-    assert said[-1] == (
-        f"No run is stopped for another in this version, though preemption.mode is {mode}."
-    )
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        ("", "No run is stopped for another."),
+        (
+            "preemption: {mode: auto, grace: 2m}",
+            "the same team: after 2 min of notice, and not before it has run for 10 min. It goes on later.",
+        ),
+        (
+            "preemption: {mode: approval}",
+            "the same team: once a person has approved it, after 5 min",
+        ),
+        (
+            "borrowing: {max_duration: 2h}",
+            "What has borrowed for 2 h is stopped for whoever waits, after 5 min of notice.",
+        ),
+    ],
+)
+def test_who_is_stopped_for_whom(rules, says):
+    said = sentences(parse_policy(f"pools: {{a: {{gpus: 1}}}}\nteams: {{b: {{}}}}\n{rules}"))
+    assert says in said[-1]
 
 
 def test_where_runs_find_their_notices_is_said_where_any_are_given():

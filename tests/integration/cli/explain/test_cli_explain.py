@@ -250,7 +250,7 @@ def test_it_runs_on_borrowed_gpus(queue: Filling, gpufair: Gpufair) -> None:
     said = gpufair("explain", "00000001").stdout
     assert (
         "Its GPUs are borrowed: vision is 4 GPUs over its quota of 4. It is not stopped for other "
-        "runs: this version stops no running work."
+        "runs: preemption is off in the policy."
     ) in said
     assert "as borrowing with " in said
     assert "No other run waited in h100 then." in said
@@ -258,16 +258,27 @@ def test_it_runs_on_borrowed_gpus(queue: Filling, gpufair: Gpufair) -> None:
     assert json.loads(gpufair("explain", "00000001", "--json").stdout)["lease"]["covered"] is False
 
 
-def test_nobody_takes_borrowed_gpus_back_whatever_the_policy_says(
-    queue: Filling, gpufair: Gpufair
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        (
+            "preemption: {mode: auto, min_runtime: 2h}",
+            "It may be stopped for work within its own quota, or of a higher tier, from ",
+        ),
+        ("preemption: {mode: auto}", "of a higher tier, after 5 min of notice."),
+        ("preemption: {mode: approval}", "after 5 min of notice, if a person approves."),
+        (
+            "borrowing: {max_duration: 1h}",
+            "It may borrow for 1 h; then it is stopped for whoever waits, after 5 min of notice.",
+        ),
+    ],
+)
+def test_who_may_take_borrowed_gpus_back(
+    queue: Filling, gpufair: Gpufair, rules: str, says: str
 ) -> None:
-    queue.adopt(f"{POLICY}preemption: {{mode: auto}}\nborrowing: {{max_duration: 1h}}\n")
+    queue.adopt(f"{POLICY}{rules}\n")
     queue.run(asked(1, 8, ago=90, team="vision"), ago=90)
-    said = gpufair("explain", "00000001").stdout
-    assert (
-        "this version stops no running work, although the policy has preemption.mode: auto and "
-        "borrowing.max_duration: 1h."
-    ) in said
+    assert says in gpufair("explain", "00000001").stdout
 
 
 def test_it_runs_on_the_quota_of_its_team(queue: Filling, gpufair: Gpufair) -> None:

@@ -40,13 +40,12 @@ def test_a_sound_file(here: Path, gpufair: Gpufair) -> None:
 
 
 def test_a_sound_file_with_notes(here: Path, gpufair: Gpufair) -> None:
-    (here / "new.yaml").write_text(f"{POLICY}preemption: {{mode: auto}}\n")
+    (here / "new.yaml").write_text(f"{POLICY}reclaim: {{mode: auto}}\n")
     said = gpufair("policy", "check", "new.yaml").stdout
-    assert "  preemption.mode  has no effect in this version: no run is stopped for another" in said
+    assert "  reclaim  has no effect in this version: nothing watches for idle GPUs" in said
     data = json.loads(gpufair("policy", "check", "new.yaml", "--json").stdout)
     assert (data["file"], data["ok"]) == ("new.yaml", True)
     assert data["problems"][0]["severity"] == "note"
-    assert data["not_carried_out"] == ["preemption.mode: auto"]
     assert data["would_stop"] is None, "there is no instance to ask"
     assert "would be stopped" not in said
 
@@ -58,8 +57,7 @@ def test_what_a_new_policy_would_stop_now(queue: Filling, gpufair: Gpufair) -> N
     queue.run(asked(1, 8, ago=90, team="vision"), asked(2, 8, ago=90, team="speech"), ago=90)
     queue.submit(asked(3, 8, ago=5))
     lines = gpufair("policy", "check", "new.yaml").stdout.splitlines()
-    assert "has no effect in this version: no run is stopped for another" in lines[1]
-    assert lines[2:] == [
+    assert lines[1:] == [
         "By this policy, 1 run would be stopped now:",
         "  for 00000003 (nlp, standard, 8 GPUs), after approval",
         "    00000002 (speech, standard, 8 GPUs): reclaim",

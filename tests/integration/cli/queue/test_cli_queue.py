@@ -228,7 +228,7 @@ def test_who_holds_gpus_of_a_pool_that_was_removed(queue: Filling, gpufair: Gpuf
     assert any(row.startswith("00000001") for row in below.splitlines())
     explained = " ".join(gpufair("explain", "00000002").stdout.split())
     assert "environment, place 1 in t4" in explained
-    assert "the pool is not in the policy (it has h100). Launch it again for a pool" in explained
+    assert "is not in the policy (pools: h100). Launch the run again for a pool" in explained
     assert "gpufair/pool: h100 " in explained, "and not t4,h100, which would be refused"
     assert "It starts once the policy has its team, tier and pool again." in explained
 

@@ -185,26 +185,15 @@ def test_when_the_others_end(usual: Filling, gpufair: Gpufair) -> None:
     ]
 
 
-def test_what_preemption_would_do(queue: Filling, gpufair: Gpufair) -> None:
+def test_others_are_stopped_for_it(queue: Filling, gpufair: Gpufair) -> None:
     queue.adopt(f"{POLICY}preemption: {{mode: auto}}\n")
     queue.run(asked(1, 8, ago=90, team="vision"), asked(2, 8, ago=90, team="speech"), ago=90)
     queue.submit(asked(3, 8, ago=5), asked(4, 1, ago=4, team="speech"))
+    assert why(gpufair("queue"), "00000003").startswith("preempting: ")
     said = gpufair("explain", "00000003").stdout
-    assert "insufficient_gpus, place 1 in h100." in said, "it waits as if preemption were off"
-    assert (
-        "Preemption is on in the policy (auto) and not carried out in this version: it would stop "
-        "00000002 (speech, 8 GPUs) for this run (reclaim)."
-    ) in said
+    assert "8 are promised to this run, which starts when 00000002" in said.replace("\n", " ")
     data = json.loads(gpufair("explain", "00000003", "--json").stdout)
-    assert data["not_carried_out"] == ["preemption.mode: auto"]
-    assert [(one["run"], one["rule"]) for one in data["would_stop"]["stops"]] == [
-        (run_id(2), "reclaim")
-    ]
-    other = gpufair("explain", "00000004").stdout
-    assert (
-        "preemption.mode: auto is not carried out in this version, which stops no running work; it "
-        "would stop no other run for this one now."
-    ) in other
+    assert [(one["what"], one["run"]) for one in data["blockers"]] == [("lease", run_id(2))]
 
 
 def test_its_quota_is_used_up(queue: Filling, gpufair: Gpufair) -> None:
