@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -524,6 +525,8 @@ class Engine:
         with self.turn.writing() as session:
             for lease in tries.values():
                 lifecycle.tried_to_stop(session, lease.id)
+        for lease in tries.values():
+            self.book.hold(replace(lease, stop_tries=lease.stop_tries + 1))
         for lease in tries.values():
             try:
                 self._stops.try_(lease.id, lease, before=lease.stop_tries)

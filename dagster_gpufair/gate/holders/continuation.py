@@ -29,9 +29,12 @@ from dagster_gpufair.gate.dagster_internals import (
     job_of,
 )
 from dagster_gpufair.gate.submission.tags import CONTINUES, HIDDEN
+from dagster_gpufair.gate.tag_writes import write_tags
 from dagster_gpufair.ledger import lifecycle
+from dagster_gpufair.ledger.leases import PREEMPTION, LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 
+_HIDES = (*BACKFILL_TAGS, MAX_RETRIES_TAG)
 _STOPPED = (DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE)
 _STANDS_IN = uuid.UUID("6f2d5b3e-4f0c-4d1e-9a52-2f6c1c1d7a10")
 
@@ -47,12 +50,12 @@ def hide(instance: DagsterInstance, run_id: str) -> bool:
         return False
     if _before(run) is None:
         backfill = run.tags.get(BACKFILL_ID_TAG)
-        was = {tag: run.tags[tag] for tag in (*BACKFILL_TAGS, MAX_RETRIES_TAG) if tag in run.tags}
+        was = {tag: run.tags[tag] for tag in _HIDES if tag in run.tags}
         hidden = {HIDDEN: json.dumps(was), MAX_RETRIES_TAG: "0"}
         if backfill is not None:
             _stand_in(instance, run, backfill)
             hidden[BACKFILL_ID_TAG] = f"{backfill} (stopped)"
-        instance.add_run_tags(run_id, hidden)
+        write_tags(instance, run_id, hidden)
     now = instance.get_run_by_id(run_id)
     if now is not None and now.is_finished:
         show(instance, now)
@@ -66,13 +69,16 @@ def show(instance: DagsterInstance, run: DagsterRun) -> None:
     if was is None:
         return
     tags = {MAX_RETRIES_TAG: str(instance.run_retries_max_retries), **was, HIDDEN: ""}
-    instance.add_run_tags(run.run_id, tags)
+    write_tags(instance, run.run_id, tags)
     _end_stand_in(instance, run)
 
 
-def was_stopped(run: DagsterRun) -> bool:
-    """Whether a run that is over was ended by our stop, so that its work is to go on."""
-    if run.status not in _STOPPED or _before(run) is None:
+def was_stopped(run: DagsterRun, lease: LeaseRecord) -> bool:
+    """Whether a run that is over was ended by our stop, so that its work is to go on.
+
+    Once it was told to stop, it makes no difference who else told it so.
+    """
+    if lease.stop_why != PREEMPTION or not lease.stop_tries or run.status not in _STOPPED:
         return False
     # It failed just before its retries were switched off: Dagster goes on with it.
     return run.tags.get(WILL_RETRY_TAG, "").lower() != "true"
@@ -131,7 +137,11 @@ def _create(
 
 def _as_before(instance: DagsterInstance, stopped: DagsterRun) -> dict[str, str]:
     """What was hidden, and one retry more: Dagster counts all runs of a group as retries."""
-    tags = dict(_before(stopped) or {})
+    was = _before(stopped)
+    if was is None:
+        # What was hidden has been overwritten, by a worker that reported just then.
+        was = {tag: stopped.tags[tag] for tag in _HIDES if tag in stopped.tags}
+    tags = dict(was)
     most = tags.get(MAX_RETRIES_TAG, str(instance.run_retries_max_retries))
     more = str(int(most) + 1) if most.isdecimal() and int(most) > 0 else most
     return {**tags, MAX_RETRIES_TAG: more, HIDDEN: ""}

@@ -34,11 +34,14 @@ class RunHolders:
         coordinator: GpuFairRunCoordinator,
         host: str,
         channels: Channels,
+        quiet: Callable[[str], AbstractContextManager[None]],
         logger: logging.Logger,
     ):
         self._instance = instance
         self._coordinator = coordinator
         self.channels = channels
+        self._quiet = quiet
+        """Keeps everything else in this process from writing a run."""
         self._told: set[str] = set()
         """The runs whose channels are kept."""
         self._workers = Workers(instance, ledger_of(instance), host)
@@ -110,7 +113,7 @@ class RunHolders:
         if record is None:
             return Sight("over", None, "deleted", alive)
         run = record.dagster_run
-        goes_on = lease.stop_why == PREEMPTION and continuation.was_stopped(run)
+        goes_on = continuation.was_stopped(run, lease)
         if not goes_on:
             continuation.show(self._instance, run)
         return Sight("over", record.end_time, run.status.value.lower(), alive, goes_on)
@@ -165,8 +168,10 @@ class RunHolders:
             self._instance.report_run_failed(run, f"The run has failed: {why}.")
 
     def stop(self, lease: LeaseRecord) -> None:
-        if lease.stop_why == PREEMPTION and not continuation.hide(self._instance, lease.run_id):
-            return
+        if lease.stop_why == PREEMPTION:
+            with self._quiet(lease.run_id):
+                if not continuation.hide(self._instance, lease.run_id):
+                    return
         self._coordinator.cancel_run(lease.run_id)
 
     def heard(self, held: Collection[LeaseRecord]) -> Mapping[str, Heard]:

@@ -9,15 +9,13 @@ from typing import NamedTuple
 from dagster import DagsterInstance
 
 from dagster_gpufair.gate.submission.tags import MAX_DURATION, state_tags
+from dagster_gpufair.gate.tag_writes import write_tags
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU, format_duration, format_gpus
 from dagster_gpufair.scheduling.accounts.accounts import account_of
 from dagster_gpufair.scheduling.model import Class, Start
-
-_TRIES = 4
-"""So many times at most, tags are written and read again."""
 
 
 class Cause(NamedTuple):
@@ -282,14 +280,6 @@ def cancelled_word(run_id: str, ended_as: str) -> Word:
 
 def say(instance: DagsterInstance, word: Word) -> None:
     """Write one word on its run's page; a run that is gone has no page."""
-    tags = state_tags(word.state, word.tag, word.why)
-    for _ in range(_TRIES):
-        run = instance.get_run_by_id(word.run_id)
-        if run is None:
-            return
-        # A worker that reports at this moment writes the run as it has read it before.
-        if tags.items() <= run.tags.items():
-            break
-        instance.add_run_tags(word.run_id, tags)
+    run = write_tags(instance, word.run_id, state_tags(word.state, word.tag, word.why))
     if word.sentence is not None and run is not None:
         instance.report_engine_event(word.sentence, run)

@@ -69,8 +69,14 @@ class Gate:
         self._logger = logger
         ledger = ledger_of(instance)
         self._start_timeout = float(instance.run_monitoring_start_timeout_seconds)
+        self.teller = Teller(instance, ledger, logger)
         self._holders = RunHolders(
-            instance, coordinator, WriterTurn(ledger).host, self._channels_in(None), logger
+            instance,
+            coordinator,
+            WriterTurn(ledger).host,
+            self._channels_in(None),
+            self.teller.quiet,
+            logger,
         )
         self.engine = Engine(
             ledger, self._holders, coordinator.policy_watch, logger, self._start_timeout
@@ -80,7 +86,6 @@ class Gate:
         )
         self.launch_threads = LaunchThreads(width)
         self.picker = Picker()
-        self.teller = Teller(instance, ledger, logger)
         self._queue_config = coordinator.get_run_queue_config()
         self._arrivals = Arrivals(instance, self.engine)
         self._ungated = Ungated(self.engine, logger)
