@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from inspect import signature
 from threading import Event
@@ -305,11 +305,17 @@ def times_queued(instance: DagsterInstance, run_id: str) -> int:
 
 
 def iterate(
-    daemon: QueuedRunCoordinatorDaemon, context: IWorkspaceProcessContext, shutdown: Event
+    daemon: QueuedRunCoordinatorDaemon,
+    context: IWorkspaceProcessContext,
+    shutdown: Event,
+    pause: Callable[[], float],
 ) -> DaemonIterator:
     """The loop of Dagster's interval daemons, with pauses by the monotonic clock.
 
     Theirs are differences of the time of day: with that set back by hours, they last so long.
+
+    Args:
+        pause: seconds from the beginning of one pass to that of the next, asked between them.
     """
     while True:
         began = time.monotonic()
@@ -321,8 +327,8 @@ def iterate(
             _logger.error("Caught error:\n%s", error)
             yield error
         yield SpanMarker.END_SPAN
-        while time.monotonic() - began < daemon.interval_seconds:
-            shutdown.wait(0.5)
+        while (left := began + pause() - time.monotonic()) > 0:
+            shutdown.wait(min(left, 0.5))
             yield None
         yield None
 

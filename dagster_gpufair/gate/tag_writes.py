@@ -1,7 +1,7 @@
 """Writing tags on a run that other processes write at the same time.
 
-Dagster writes a run as a whole: whoever read it before these tags were written, and writes it after, takes them
-away again.
+Dagster writes a run as a whole: whoever read it before these tags were written, and writes it after, takes
+them away again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From the submission of what preempts to its start, with a grace of 5 s, and what is lost without a checkpoint.
+"""From the submission of what preempts to its start, and what is lost with and without a checkpoint.
 
 python tests/benchmarks/run_preemption.py [--times 10] [--grace 5]
 

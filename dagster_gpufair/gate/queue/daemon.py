@@ -56,7 +56,11 @@ class GpuFairQueueDaemon(QueuedRunCoordinatorDaemon):
         self, workspace_process_context: IWorkspaceProcessContext, shutdown_event: Event
     ) -> DaemonIterator:
         """Dagster's own loop, by a clock that nobody sets: its own waits for hours after one was set back."""
-        return iterate(self, workspace_process_context, shutdown_event)
+        return iterate(self, workspace_process_context, shutdown_event, self._pause)
+
+    def _pause(self) -> float:
+        interval = float(self.interval_seconds)
+        return interval if self._gate is None else self._gate.pause(interval)
 
     def run_iteration(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,10 @@ from dagster_gpufair.scheduling.model import Plan
 
 SUBMITTED_WITHIN = 10.0
 """Seconds that a submission may take."""
+SOON = 0.2
+"""Seconds between two passes at least."""
+STOPS_WITHIN = 30.0
+"""Seconds that a stop usually takes at most: so long, passes follow each other sooner."""
 THREADS = 8
 """Launches of a code location at once under ``dequeue_use_threads`` without a number."""
 
@@ -401,6 +406,18 @@ class Gate:
         rules, book = self.engine.rules, self.engine.book
         line = WaitingLine(plan, outside, book.run_of, rules.trouble, rules.version, quiet)
         self.teller.speak(line, now)
+
+    def pause(self, interval: float) -> float:
+        """Seconds between two passes: fewer where a notice ends sooner, or somebody waits for a stop."""
+        now, held = time.time(), self.engine.book.leases.values()
+        if any(
+            lease.stop_why == PREEMPTION and now - (lease.stop_asked_at or now) < STOPS_WITHIN
+            for lease in held
+        ):
+            return min(interval, SOON)
+        ends = [lease.notice_until for lease in held if lease.state == "notice"]
+        left = min((end - now for end in ends if end is not None), default=interval)
+        return min(interval, max(SOON, left))
 
     def close(self) -> None:
         """End as one should."""

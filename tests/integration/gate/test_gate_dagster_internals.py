@@ -103,6 +103,21 @@ def workspace(instance: DagsterInstance, tmp_path_factory: pytest.TempPathFactor
         (DagsterInstance.get_records_for_run, {"run_id", "of_type"}),
         (DagsterInstance.get_run_ids, {"filters"}),
         (DagsterInstance.report_run_failed, {"dagster_run", "message"}),
+        (
+            DagsterInstance.create_reexecuted_run,
+            {
+                *("request_context", "parent_run", "code_location", "remote_job", "strategy"),
+                *("extra_tags", "use_parent_run_tags"),
+            },
+        ),
+        (DagsterInstance.add_run_tags, {"run_id", "new_tags"}),
+        (
+            internals.JobSubsetSelector,
+            {
+                *("location_name", "repository_name", "job_name", "op_selection"),
+                *("asset_selection", "asset_check_selection"),
+            },
+        ),
     ],
     ids=lambda given: getattr(given, "__qualname__", ""),
 )
@@ -136,6 +151,7 @@ def test_the_run_queue_config_has(field: str) -> None:
         (internals.MAX_RETRIES_TAG, "dagster/max_retries"),
         (internals.PRIORITY_TAG, "dagster/priority"),
         (internals.USER_TAG, "user"),
+        (internals.WILL_RETRY_TAG, "dagster/will_retry"),
     ],
 )
 def test_dagsters_tags_are_called(ours: str, value: str) -> None:
@@ -366,6 +382,46 @@ def test_what_did_not_reach_the_code_server_is_told_from_what_was_not_answered(
     assert internals.was_surely_not_sent(DagsterCodeLocationNotFoundError("gone"))
 
 
+def test_a_stopped_run_is_gone_on_with_from_its_job_as_it_is_now(
+    instance: DagsterInstance, workspace: Any
+) -> None:
+    """The steps that it has not done, with its tags, in a run that is not submitted."""
+    (location,) = workspace.code_location_names
+    job = workspace.get_code_location(location).get_repository("__repository__").get_all_jobs()[0]
+    made = instance.create_run(
+        job_name=job.name,
+        run_id=None,
+        run_config={},
+        status=dg.DagsterRunStatus.CANCELED,
+        tags={"mine": "1"},
+        root_run_id=None,
+        parent_run_id=None,
+        step_keys_to_execute=None,
+        execution_plan_snapshot=workspace.get_code_location(location)
+        .get_execution_plan(job, {}, step_keys_to_execute=None, known_state=None)
+        .execution_plan_snapshot,
+        job_snapshot=job.job_snapshot,
+        parent_job_snapshot=job.parent_job_snapshot,
+        asset_selection=None,
+        asset_check_selection=None,
+        resolved_op_selection=None,
+        op_selection=None,
+        remote_job_origin=job.get_remote_origin(),
+        job_code_origin=job.get_python_origin(),
+        asset_graph=None,
+    )
+    found_location, found = internals.job_of(workspace, made)
+    assert found.name == job.name
+    again = internals.from_failure(
+        instance, workspace, found_location, found, made, {"gpufair/continues": "x/1"}
+    )
+    assert again.parent_run_id == made.run_id
+    assert again.status == dg.DagsterRunStatus.NOT_STARTED
+    assert (again.tags["mine"], again.tags["gpufair/continues"]) == ("1", "x/1")
+    with pytest.raises(LookupError, match="has no job gone any more"):
+        internals.job_of(workspace, made._replace(job_name="gone"))
+
+
 def test_the_loop_of_a_daemon_waits_by_a_clock_that_nobody_sets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -374,14 +430,12 @@ def test_the_loop_of_a_daemon_waits_by_a_clock_that_nobody_sets(
     now = time.time
 
     class Daemon:
-        interval_seconds = 0.0
-
         def run_iteration(self, _: Any) -> Iterator[None]:
             passes.append(now())
             monkeypatch.setattr(time, "time", lambda: now() - 7200)
             yield None
 
     daemon: Any = Daemon()
-    steps = internals.iterate(daemon, cast(Any, None), threading.Event())
+    steps = internals.iterate(daemon, cast(Any, None), threading.Event(), lambda: 0.0)
     while len(passes) < 3:
         next(steps)
