@@ -91,6 +91,7 @@ __all__ = [
     "asset_tags_of",
     "close_instance_limits",
     "close_tag_limits",
+    "downstream_of",
     "enqueue",
     "error_info",
     "from_failure",
@@ -104,6 +105,7 @@ __all__ = [
     "mark_starting",
     "open_tag_limits",
     "processes_in_log",
+    "report_engine_event",
     "times_queued",
     "was_surely_not_sent",
 ]
@@ -218,6 +220,24 @@ def asset_tags_of(
     return {
         key.to_user_string(): graph.get(key).tags for key in sorted(keys or ()) if graph.has(key)
     }
+
+
+def downstream_of(workspace: BaseWorkspaceRequestContext, run: DagsterRun) -> list[str]:
+    """The assets that are made from those of a run, by their names; none where it makes none."""
+    origin = run.remote_job_origin
+    if origin is None or not run.asset_selection:
+        return []
+    graph = workspace.asset_graph
+    there = [key for key in run.asset_selection if graph.has(key)]
+    found = {child for key in there for child in graph.get(key).child_keys}
+    return sorted(key.to_user_string() for key in found - set(run.asset_selection))
+
+
+def report_engine_event(
+    instance: DagsterInstance, run: DagsterRun, message: str, metadata: Mapping[str, Any]
+) -> None:
+    """Say something in a run's event log, with links."""
+    instance.report_engine_event(message, run, EngineEventData(dict(metadata)))
 
 
 def is_foreign(workspace: BaseWorkspaceRequestContext, run: DagsterRun) -> bool:

@@ -30,14 +30,14 @@ def may_be_stopped(lease: LeaseRecord, moment: Moment) -> str:
         return "It is not stopped for other runs while it is within the quota."
     from_when = lease.to_lease(now).works_from + policy.preemption.min_runtime.total_seconds()
     from_when = max(from_when, lease.kept_until or 0.0)
-    after = f" from {clock(from_when, now)} on" if from_when > now else ""
+    after = f", from {clock(from_when, now)} on" if from_when > now else ""
     grace = duration_in_words(policy.preemption.grace.total_seconds())
     asked = ", if a person approves" if policy.preemption.mode == "approval" else ""
     if not policy.stops_for_others:
         assert policy.borrowing.max_duration is not None
         most = duration_in_words(policy.borrowing.max_duration.total_seconds())
         return f"It may borrow for {most}; then it is stopped for whoever waits, after {grace} of notice."
-    who = "work within its own quota, or of a higher tier," if borrowed else "work of a higher tier"
+    who = "work within its own quota, or of a higher tier" if borrowed else "work of a higher tier"
     return f"It may be stopped for {who}{after}, after {grace} of notice{asked}."
 
 

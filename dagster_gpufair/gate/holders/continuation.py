@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import time
 
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, MetadataValue, RunsFilter
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.engine.port import CannotGoOn
@@ -25,8 +25,10 @@ from dagster_gpufair.gate.dagster_internals import (
     WILL_RETRY_TAG,
     BaseWorkspaceRequestContext,
     NothingToRetry,
+    downstream_of,
     from_failure,
     job_of,
+    report_engine_event,
 )
 from dagster_gpufair.gate.submission.tags import CONTINUES, HIDDEN
 from dagster_gpufair.gate.tag_writes import write_tags
@@ -34,6 +36,8 @@ from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.leases import PREEMPTION, LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 
+_MOST_ASSETS = 8
+"""So many of the assets that wait are named."""
 _HIDES = (*BACKFILL_TAGS, MAX_RETRIES_TAG)
 _STOPPED = (DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE)
 _STANDS_IN = uuid.UUID("6f2d5b3e-4f0c-4d1e-9a52-2f6c1c1d7a10")
@@ -130,9 +134,34 @@ def _create(
         raise CannotGoOn(str(error)) from error
     tags = {CONTINUES: _mark(request), **_as_before(instance, stopped)}
     try:
-        return from_failure(instance, workspace, location, job, stopped, tags)
+        run = from_failure(instance, workspace, location, job, stopped, tags)
     except NothingToRetry as error:
         raise CannotGoOn("all of its steps were done") from error
+    _tell(instance, stopped, run, downstream_of(workspace, stopped))
+    return run
+
+
+def _tell(
+    instance: DagsterInstance, stopped: DagsterRun, run: DagsterRun, downstream: Sequence[str]
+) -> None:
+    """Have each of the two say on its page which is the other."""
+    steps = ", ".join(run.step_keys_to_execute or ()) or "all steps"
+    assets = ", ".join(downstream[:_MOST_ASSETS])
+    more = f" and {len(downstream) - _MOST_ASSETS} more" if len(downstream) > _MOST_ASSETS else ""
+    wait = f" Assets that depend on it wait meanwhile: {assets}{more}." if downstream else ""
+    report_engine_event(
+        instance,
+        stopped,
+        f"Run {run.run_id[:8]} goes on with the work of this run ({steps}).{wait}",
+        {"goes on in": MetadataValue.dagster_run(run.run_id)},
+    )
+    report_engine_event(
+        instance,
+        run,
+        f"This run goes on with the work of {stopped.run_id[:8]}, which was stopped for other work "
+        f"({steps}). What that had done before is not done again.",
+        {"goes on with": MetadataValue.dagster_run(stopped.run_id)},
+    )
 
 
 def _as_before(instance: DagsterInstance, stopped: DagsterRun) -> dict[str, str]:

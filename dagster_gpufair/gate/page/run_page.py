@@ -192,7 +192,15 @@ def preempted_word(lease: LeaseRecord, again: RequestRecord, at: float) -> Word:
         why="stopped for other work; a new run goes on with it from the step that was stopped",
         sentence=f"Stopped for other work under the rule {lease.notice_rule}. {lost:.2g} GPU-hours are lost: "
         f"{saved}. The work waits again, with more points for having been stopped {times(again.preempted)}, "
-        "and goes on in a new run from the step that was stopped.",
+        f"and goes on in a new run from the step that was stopped.{_loses_less(lease)}",
+    )
+
+
+def _loses_less(lease: LeaseRecord) -> str:
+    if lease.checkpointed_at is not None:
+        return ""
+    return (
+        " Code that calls `dagster_gpufair.preemption.checkpointed()` when it has saved loses less."
     )
 
 

@@ -27,8 +27,13 @@ def model() -> None:
     """A model for each day."""
 
 
+@dg.asset(partitions_def=days, deps=[model])
+def report() -> None:
+    """Made from the model."""
+
+
 defs = dg.Definitions(
-    assets=[model],
+    assets=[model, report],
     jobs=[
         train.to_job("train"),
         train.to_job("daily", tags=BORROWS, partitions_def=days),

@@ -56,7 +56,9 @@ def workspace(instance: DagsterInstance, tmp_path_factory: pytest.TempPathFactor
         "import dagster as dg\n"
         "@dg.asset(tags={'gpufair/gpus': '2'})\n"
         "def model(): pass\n"
-        "defs = dg.Definitions([model], jobs=[dg.define_asset_job('train', '*')])\n"
+        "@dg.asset(deps=[model])\n"
+        "def report(): pass\n"
+        "defs = dg.Definitions([model, report], jobs=[dg.define_asset_job('train', '*')])\n"
     )
     with in_process_test_workspace(instance, LoadableTargetOrigin(python_file=str(code))) as found:
         yield found
@@ -273,7 +275,7 @@ def test_a_repository_knows_the_tags_of_its_assets(stage: Stage, workspace: Any)
     of_assets = stage.create("__ASSET_JOB", here, assets=["model", "elsewhere"])
 
     for run in (of_a_job, of_assets):
-        assert internals.asset_tags_of(workspace, run) == {"model": {"gpufair/gpus": "2"}}, (
+        assert internals.asset_tags_of(workspace, run)["model"] == {"gpufair/gpus": "2"}, (
             "RemoteRepository.asset_graph no longer tells the tags of assets, or the assets of a job"
         )
     for run in (
@@ -420,6 +422,13 @@ def test_a_stopped_run_is_gone_on_with_from_its_job_as_it_is_now(
     assert (again.tags["mine"], again.tags["gpufair/continues"]) == ("1", "x/1")
     with pytest.raises(LookupError, match="has no job gone any more"):
         internals.job_of(workspace, made._replace(job_name="gone"))
+
+
+def test_what_is_made_from_the_assets_of_a_run_is_known(stage: Stage, workspace: Any) -> None:
+    (location,) = workspace.code_location_names
+    makes = stage.run(stage.create(location=location, assets=["model"]).run_id)
+    assert internals.downstream_of(workspace, makes) == ["report"]
+    assert internals.downstream_of(workspace, stage.run(stage.create().run_id)) == []
 
 
 def test_the_loop_of_a_daemon_waits_by_a_clock_that_nobody_sets(

@@ -93,7 +93,7 @@ def test_a_run_that_is_over_while_its_processes_hold_gpus(queue: Filling, gpufai
     assert said(result)[3][1].startswith(f"The run is over since {minute(20)}")
     assert said(result)[3][1].endswith("but processes of it go on: it still holds its GPUs.")
     told = " ".join(result.stdout.split())
-    assert f"It holds 8 h100 on h1 since {time_of_day(30)} (30m), though the run is over" in told
+    assert f"It holds 8 h100 on h1 since {time_of_day(30)} (30 min), though the run is over" in told
     assert "`ps -o pid,lstart,args -p 987,4712` shows which of them go on." in told
     lease_json = json.loads(gpufair("explain", "00000001", "--json").stdout)["lease"]
     assert lease_json["processes"] == [987, 4712]
