@@ -14,6 +14,7 @@ from dagster_gpufair.engine.engine import Engine
 from dagster_gpufair.engine.launch_threads import LaunchThreads
 from dagster_gpufair.engine.port import Launch
 from dagster_gpufair.engine.writer_turn import WriterTurn
+from dagster_gpufair.gate.alerts import Alerts, NoSuchFunction, Tell, function_of
 from dagster_gpufair.gate.channels.channels import Channels
 from dagster_gpufair.gate.dagster_internals import (
     IWorkspaceProcessContext,
@@ -86,6 +87,8 @@ class Gate:
         self.engine = Engine(
             ledger, self._holders, coordinator.policy_watch, logger, self._start_timeout
         )
+        tell = self._function_of(coordinator.on_event)
+        self.alerts = Alerts(ledger, self.engine.turn, tell, logger)
         width = (
             (coordinator.dequeue_num_workers or THREADS) if coordinator.dequeue_use_threads else 1
         )
@@ -102,6 +105,14 @@ class Gate:
         """What was given notice in this pass."""
         self._causes: dict[str, str] = {}
         """Why runs did not start, of those that have just failed for it."""
+
+    def _function_of(self, setting: str | None) -> Tell | None:
+        """The function that is told of events; where it is not there, the queue goes on without."""
+        try:
+            return None if setting is None else function_of(setting)
+        except NoSuchFunction as error:
+            self._logger.error("Nobody is told of what happens: %s", error)
+            return None
 
     def _channels_in(self, folder: str | None) -> Channels:
         """The channels of runs in the folder that the policy names, or beside the instance's own files."""
@@ -406,6 +417,7 @@ class Gate:
         rules, book = self.engine.rules, self.engine.book
         line = WaitingLine(plan, outside, book.run_of, rules.trouble, rules.version, quiet)
         self.teller.speak(line, now)
+        self.alerts.look()
 
     def pause(self, interval: float) -> float:
         """Seconds between two passes: fewer where a notice ends sooner, or somebody waits for a stop."""

@@ -57,11 +57,15 @@ class GpuFairRunCoordinator(QueuedRunCoordinator):
     """Dagster's queued run coordinator with GPU quotas.
 
     Takes every option of ``QueuedRunCoordinator``, meaning the same, and ``policy``: the policy file,
-    relative to ``dagster.yaml`` or to the current folder (default ``gpufair.yaml``).
+    relative to ``dagster.yaml`` or to the current folder (default ``gpufair.yaml``); ``on_event``: a
+    function, ``module:function``, that the daemon calls with each `gate.alerts.Alert`.
     """
 
-    def __init__(self, policy: str = DEFAULT_POLICY_FILE, **stock: Any):
+    def __init__(
+        self, policy: str = DEFAULT_POLICY_FILE, on_event: str | None = None, **stock: Any
+    ):
         self._policy_setting = policy
+        self.on_event = on_event
         self._watch: PolicyWatch | None = None
         super().__init__(**stock)
 
@@ -75,6 +79,11 @@ class GpuFairRunCoordinator(QueuedRunCoordinator):
                 is_required=False,
                 default_value=DEFAULT_POLICY_FILE,
                 description="The GPU policy file, relative to dagster.yaml or the current folder.",
+            ),
+            "on_event": Field(
+                StringSource,
+                is_required=False,
+                description="A function, module:function, that is told of notices, stops and the like.",
             ),
         }
 
