@@ -1,7 +1,8 @@
 """Telling people what happens to their runs, as it happens: by a function that the platform team names.
 
 The function is called once for each event, in a thread beside the passes: it may be slow, hang or fail. How
-far the record has been told stands in the ledger, and is written before the call, so that nobody is told twice.
+far the record has been told stands in the ledger, and is written before the call, so that nobody is told
+twice.
 """
 
 from __future__ import annotations

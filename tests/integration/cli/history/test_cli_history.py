@@ -107,7 +107,7 @@ def test_a_run_that_is_over_while_its_processes_hold_gpus(queue: Filling, gpufai
     assert said(result)[-1][1] == "The run ends (failure), and 8 h100 are released after 25 min."
     assert "It holds" not in result.stdout
     explained = " ".join(gpufair("explain", "00000001").stdout.split())
-    assert f"It held 8 h100 on h1 from {time_of_day(30)} to {time_of_day(5)} (25m)" in explained
+    assert f"It held 8 h100 on h1 from {time_of_day(30)} to {time_of_day(5)} (25 min)" in explained
     assert "but processes of it went on and held the GPUs." in explained
     data = json.loads(gpufair("history", "00000001", "--json").stdout)
     assert (data["holds_gpus"], data["lingering"]) == (False, False)
