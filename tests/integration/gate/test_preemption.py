@@ -290,7 +290,9 @@ def test_killed_while_it_is_stopped_and_gone_on_with_the_next_daemon_finishes_th
     open_stage: OpenStage, tmp_path: Path
 ) -> None:
     """Daemons as processes, killed before one of their writes."""
-    stage = open_stage(POLICY, code=CODE)
+    # Launches bear the real time, and these passes run ahead of it.
+    patient = {"start_timeout_seconds": 100_000}
+    stage = open_stage(POLICY, code=CODE, run_monitoring=patient)
     for moment in count(3, step=11):
         stopped = borrowing(stage)
         asks = asking(stage)
