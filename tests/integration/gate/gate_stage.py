@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import subprocess
+import sys
 import textwrap
 import threading
 import time
@@ -33,7 +36,7 @@ from dagster._core.remote_origin import (
 )
 from dagster._core.storage.dagster_run import RunOpConcurrency
 from dagster._core.test_utils import create_run_for_test, create_test_daemon_workspace_context
-from dagster._core.workspace.load_target import EmptyWorkspaceTarget, PythonFileTarget
+from dagster._core.workspace.load_target import EmptyWorkspaceTarget, GrpcServerTarget
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
     QueuedRunCoordinatorDaemon,
 )
@@ -46,6 +49,7 @@ from dagster_gpufair.ledger.connect import Ledger, ledger_of
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.requests import RequestRecord
 
+HOST = "127.0.0.1"
 OURS = {"module": "dagster_gpufair", "class": "GpuFairRunCoordinator"}
 LOGGERS = ("dagster.daemon.GpuFairQueueDaemon", "dagster.run_coordinator.queued_run_coordinator")
 LAUNCH = ("claimed", "launched", "started")
@@ -370,22 +374,42 @@ def moved_turn_clock(usual: Callable[[Any], writer.Clock]) -> Callable[[Any], wr
     return turn_clock
 
 
+def code_at(port: int | None) -> Any:
+    """A workspace with the code location ``jobs`` of a code server, or with none."""
+    if port is None:
+        return EmptyWorkspaceTarget()
+    return GrpcServerTarget(host=HOST, port=port, socket=None, location_name="jobs")
+
+
+@contextmanager
+def code_server(file: Path) -> Iterator[int]:
+    """A code server for a file, as a process of its own; its port."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = probe.getsockname()[1]
+    arguments = ["-m", "dagster", "api", "grpc", "-f", str(file), "--host", HOST, "-p", str(port)]
+    server = subprocess.Popen([sys.executable, *arguments, "--location-name", "jobs"])
+    try:
+        deadline = time.monotonic() + 60
+        with socket.socket() as caller:
+            while caller.connect_ex((HOST, port)) != 0:
+                assert time.monotonic() < deadline and server.poll() is None
+                time.sleep(0.1)
+        yield port
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
 @contextmanager
 def stage_at(
     home: Path, storage: Mapping[str, Any], policy: str | bytes | None = POLICY, **options: Any
 ) -> Iterator[Stage]:
     """A stage in a folder, with a policy, options of the coordinator, and sections of ``dagster.yaml``.
 
-    ``code`` is a file of a code location, ``jobs``, that really is there.
+    ``code`` is the port of a code server, for a code location ``jobs`` that really is there.
     """
-    code = options.pop("code", None)
-    target = (
-        EmptyWorkspaceTarget()
-        if code is None
-        else PythonFileTarget(
-            str(code), attribute=None, working_directory=None, location_name="jobs"
-        )
-    )
+    target = code_at(options.pop("code", None))
     file = home / "gpufair.yaml"
     if policy is not None:
         file.write_bytes(policy if isinstance(policy, bytes) else textwrap.dedent(policy).encode())

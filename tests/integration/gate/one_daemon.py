@@ -1,6 +1,6 @@
 """A daemon as a process of its own, for a stage that is there: it makes passes, and may be killed at a write.
 
-Arguments: the stage's folder, a file of its code location, the time of day of its first pass, how many it
+Arguments: the stage's folder, the port of its code server, the time of day of its first pass, how many it
 makes, and at which of its writes it is killed.
 """
 
@@ -9,25 +9,22 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 
 from dagster import DagsterInstance
 from dagster._core.test_utils import create_test_daemon_workspace_context
-from dagster._core.workspace.load_target import PythonFileTarget
 from gate_scene import at_moment
-from gate_stage import Stage, moved_turn_clock, turns_at
+from gate_stage import Stage, code_at, moved_turn_clock, turns_at
 
 from dagster_gpufair.ledger import writer
 
 KILLED = 9
 
 
-def main(home: str, code: str, at: float, passes: int, moment: int) -> None:
+def main(home: str, code: int, at: float, passes: int, moment: int) -> None:
     writer.turn_clock = moved_turn_clock(writer.turn_clock)
-    target = PythonFileTarget(code, attribute=None, working_directory=None, location_name="jobs")
     with (
         DagsterInstance.from_config(home) as instance,
-        create_test_daemon_workspace_context(target, instance) as context,
+        create_test_daemon_workspace_context(code_at(code), instance) as context,
         at_moment(moment, lambda: os._exit(KILLED)),
     ):
         daemon = Stage.new_daemon()
@@ -45,5 +42,4 @@ def main(home: str, code: str, at: float, passes: int, moment: int) -> None:
 
 if __name__ == "__main__":
     home, code, at, passes, moment = sys.argv[1:]
-    sys.path.insert(0, str(Path(code).parent))
-    main(home, code, float(at), int(passes), int(moment))
+    main(home, int(code), float(at), int(passes), int(moment))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ import pytest
 from dagster import RunsFilter
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._daemon.backfill import execute_backfill_iteration
-from gate_stage import Stage
+from gate_stage import Stage, code_server
 from one_daemon import KILLED
 
 from dagster_gpufair.gate.submission.tags import HIDDEN
@@ -33,9 +30,16 @@ preemption: {mode: auto, grace: 1m, min_runtime: 0s}
 """
 
 
+@pytest.fixture(scope="module")
+def code() -> Iterator[int]:
+    """The port of the code server of all these stages."""
+    with code_server(CODE) as port:
+        yield port
+
+
 @pytest.fixture
-def stage(open_stage: OpenStage) -> Stage:
-    return open_stage(POLICY, code=CODE)
+def stage(open_stage: OpenStage, code: int) -> Stage:
+    return open_stage(POLICY, code=code)
 
 
 def borrowing(stage: Stage, gpus: int = 8, **tags: Any) -> str:
@@ -192,8 +196,8 @@ def test_what_is_still_starting_is_not_stopped(stage: Stage) -> None:
     assert stage.reason(asks) == "preempting"
 
 
-def test_it_does_not_use_up_a_retry(open_stage: OpenStage) -> None:
-    stage = open_stage(POLICY, code=CODE, run_retries={"enabled": True, "max_retries": 1})
+def test_it_does_not_use_up_a_retry(open_stage: OpenStage, code: int) -> None:
+    stage = open_stage(POLICY, code=code, run_retries={"enabled": True, "max_retries": 1})
     of_its_own, of_all = (
         borrowing(stage, 4, **tags) for tags in ({"dagster/max_retries": "3"}, {})
     )
@@ -287,18 +291,18 @@ def test_a_backfill_sees_nothing_of_it(stage: Stage) -> None:
 
 
 def test_killed_while_it_is_stopped_and_gone_on_with_the_next_daemon_finishes_that(
-    open_stage: OpenStage, tmp_path: Path
+    open_stage: OpenStage, code: int, tmp_path: Path
 ) -> None:
     """Daemons as processes, killed before one of their writes."""
     # Launches bear the real time, and these passes run ahead of it.
     patient = {"start_timeout_seconds": 100_000}
-    stage = open_stage(POLICY, code=CODE, run_monitoring=patient)
+    stage = open_stage(POLICY, code=code, run_monitoring=patient)
     for moment in count(3, step=11):
         stopped = borrowing(stage)
         asks = asking(stage)
         stage.daemon._gate.close()
         stage.at = (stage.at or time.time()) + GRACE + 1
-        over = is_over_when_killed_at(tmp_path, stage.at, moment)
+        over = is_over_when_killed_at(tmp_path, code, stage.at, moment)
         stage.at += 60
         stage.daemon = stage.new_daemon()
         stage.pass_()
@@ -312,24 +316,18 @@ def test_killed_while_it_is_stopped_and_gone_on_with_the_next_daemon_finishes_th
     assert moment > 10
 
 
-def is_over_when_killed_at(home: Path, at: float, moment: int) -> bool:
+def is_over_when_killed_at(home: Path, code: int, at: float, moment: int) -> bool:
     """A daemon that stops runs and has them gone on with; whether it had done so before it was killed."""
     script = Path(__file__).with_name("one_daemon.py")
-    arguments = [str(home), str(CODE), str(at), "8", str(moment)]
+    arguments = [str(home), str(code), str(at), "8", str(moment)]
     said = home / "one_daemon.txt"
     with said.open("wb") as output:
-        # Its code server would outlive it, and holds what it writes to open.
         daemon = subprocess.Popen(
-            [sys.executable, str(script), *arguments],
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
+            [sys.executable, str(script), *arguments], stdout=output, stderr=output
         )
-    code = daemon.wait(timeout=120)
-    with suppress(ProcessLookupError):
-        os.killpg(daemon.pid, signal.SIGKILL)
-    assert code in (0, KILLED), said.read_text()
-    return code == 0
+    ended_as = daemon.wait(timeout=120)
+    assert ended_as in (0, KILLED), said.read_text()
+    return ended_as == 0
 
 
 def end(stage: Stage, run_id: str, how: str) -> None:
