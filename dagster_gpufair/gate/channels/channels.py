@@ -140,6 +140,14 @@ class Channels:
             lambda: all(each.done == each.wished for each in self._channels.values()), timeout
         )
 
+    def end(self, timeout: float | None = None) -> None:
+        """Write what was to be written, and leave all channels as they are."""
+        self.finish(timeout)
+        with self._changed:
+            self._channels.clear()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._working, timeout)
+
     def wait_for(self, is_so: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until something is so: it is asked again after each look at a channel."""
         with self._changed:

@@ -225,9 +225,8 @@ class Gate:
         assert epoch is not None
 
         def work() -> None:
-            launch = launch_granted(
-                self.instance, context, self.engine.turn, epoch, lease, self.teller.quiet
-            )
+            with self.teller.quiet(lease.run_id):
+                launch = launch_granted(self.instance, context, self.engine.turn, epoch, lease)
             self._launches.append((epoch, launch))
 
         self.teller.granted(lease.run_id)
@@ -345,6 +344,7 @@ class Gate:
             return
         folder = in_force.policy.preemption.folder
         if folder != self._folder:
+            self._holders.channels.end(timeout=1)
             self._holders.channels = self._channels_in(folder)
         self._holders.tell(
             self.engine.book.leases.values(), lambda lease: for_whom(lease, self._asker(lease))
@@ -434,6 +434,7 @@ class Gate:
     def close(self) -> None:
         """End as one should."""
         self.teller.finish(timeout=5)
+        self._holders.channels.end(timeout=5)
         self.engine.close()
 
 

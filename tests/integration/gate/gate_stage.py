@@ -81,9 +81,13 @@ class Stage:
 
     def restart_daemon(self) -> None:
         """The daemon ends as it should, and another begins."""
+        self.end_daemon()
+        self.daemon = self.new_daemon()
+
+    def end_daemon(self) -> None:
+        """The daemon ends as it should; nothing of it goes on."""
         with self.daemon:
             pass
-        self.daemon = self.new_daemon()
 
     @property
     def ledger(self) -> Ledger:
@@ -431,6 +435,7 @@ def stage_at(
             yield stage
         for event in stage.launcher.hanging.values():
             event.set()
+        stage.end_daemon()
         ledger.dispose()
 
 

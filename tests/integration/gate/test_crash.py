@@ -47,6 +47,7 @@ def test_killed_at_any_moment_on_sqlite(open_stage: OpenStage, tmp_path: Path) -
             scene.finish()
         if over:
             break
+        stage.end_daemon()
         stage.ledger.dispose()
         shutil.rmtree(tmp_path)
         shutil.copytree(kept, tmp_path)
