@@ -13,7 +13,6 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 
 from dagster import DagsterInstance
@@ -89,7 +88,11 @@ class Teller:
 
     @contextmanager
     def quiet(self, run_id: str) -> Iterator[None]:
-        """Nothing is said of a run meanwhile: Dagster writes it as a whole, its tags and its status."""
+        """Nothing is said of a run meanwhile; what is to be said waits.
+
+        Dagster writes a run as a whole: of two who write its tags at once, one would take the other's away,
+        such as the one by which its worker can be told to stop.
+        """
         with self._changed:
             self._quiet.add(run_id)
             self._changed.wait_for(lambda: self._saying != run_id, timeout=5)
@@ -135,8 +138,25 @@ class Teller:
         """Wait until all that was to be said has been; False if that takes longer."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: not (self._over or self._waiting or self._saying), timeout
+                lambda: not self._saying and not self._may_be_said(), timeout
             )
+
+    def _may_be_said(self) -> bool:
+        """Whether there is a word of a run that is not quiet."""
+        if not self._quiet:
+            return bool(self._over or self._waiting)
+        return any(word.run_id not in self._quiet for word in self._over) or any(
+            run_id not in self._quiet for run_id in self._waiting
+        )
+
+    def _next(self) -> Word:
+        """What ends comes first, then the first in line; of runs that are not quiet."""
+        for at, word in enumerate(self._over):
+            if word.run_id not in self._quiet:
+                del self._over[at]
+                return word
+        run_id = next(id_ for id_ in self._waiting if id_ not in self._quiet)
+        return self._waiting.pop(run_id)
 
     def _look_for_untold(self, now: float) -> None:
         if 0 <= now - self._untold_at < UNTOLD_AGAIN_AFTER:
@@ -185,9 +205,6 @@ class Teller:
 
     # -- the thread -----------------------------------------------------------------------------
 
-    def _may_say(self, run_id: str) -> bool:
-        return run_id not in self._quiet
-
     def _wake(self) -> None:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name="gpufair-teller", daemon=True)
@@ -197,14 +214,13 @@ class Teller:
     def _work(self) -> None:
         while True:
             with self._changed:
-                if not self._changed.wait_for(lambda: self._over or self._waiting, timeout=10):
+                if not self._changed.wait_for(self._may_be_said, timeout=10):
+                    if self._over or self._waiting:
+                        continue
                     self._thread = None
                     return
-                is_over = bool(self._over)
-                word = self._over.popleft() if is_over else self._waiting.popitem(last=False)[1]
-                run_id = word.run_id
-                self._changed.wait_for(partial(self._may_say, run_id), timeout=5)
-                self._saying = run_id
+                word = self._next()
+                self._saying = word.run_id
             try:
                 say(self._instance, word)
                 with self._ledger.writing() as session:

@@ -8,8 +8,6 @@ process dies in between, the next daemon judges the lease by what is to be seen 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from dagster import DagsterInstance, DagsterRunStatus
 
@@ -36,18 +34,16 @@ def launch_granted(
     turn: WriterTurn,
     epoch: int,
     lease: LeaseRecord,
-    quiet: Callable[[str], AbstractContextManager[None]],
 ) -> Launch:
     """Launch the run of a lease once, whoever else may try.
 
     Args:
         epoch: the writer's turn under which this daemon acts: once that is over it launches nothing.
-        quiet: keeps everything else in this process from writing a run.
     """
     try:
         # In one transaction of the ledger's, beside which there is no other: however long this process
         # sleeps in between, no later writer finds the run claimed by nobody and still queued.
-        with quiet(lease.run_id), turn.writing(epoch) as session:
+        with turn.writing(epoch) as session:
             run = instance.get_run_by_id(lease.run_id)
             # A run that is starting, though nobody has claimed it, was left by one who died between.
             if run is None or run.status not in _LAUNCHABLE:

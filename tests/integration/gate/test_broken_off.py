@@ -67,11 +67,11 @@ def test_a_launch_that_was_taken_on_and_never_made_is_made(
     gpu = stage.submit(team="red", pool="a100", gpus=8)
     usual = gate_module.launch_granted
 
-    def taken_on(instance: Any, context: Any, turn: Any, epoch: int, lease: Any, quiet: Any) -> Any:
+    def taken_on(instance: Any, context: Any, turn: Any, epoch: int, lease: Any) -> Any:
         monkeypatch.undo()
         with turn.writing() as session:
             assert lifecycle.claim(session, lease.id, epoch, turn.host, 1000.0)
-        return usual(instance, context, turn, epoch, lease, quiet)
+        return usual(instance, context, turn, epoch, lease)
 
     monkeypatch.setattr(gate_module, "launch_granted", taken_on)
     stage.pass_()
