@@ -5,7 +5,7 @@ What is written here is meant; it is acted on afterwards, and can be done again 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -66,7 +66,7 @@ def carry_out(
     policy_version: int,
     paused: Collection[Pausable],
     approved: Mapping[str, Mapping[str, Any]],
-    grace: float,
+    grace: Callable[[str], float],
     now: float,
 ) -> CarriedOut:
     """Write a plan, all of it or nothing.
@@ -76,7 +76,7 @@ def carry_out(
         blocked: what something outside the decision keeps from starting, with reason and sentence.
         used: what the plan was made from besides what the events say; so are ``cordoned`` and ``paused``.
         approved: by request id, what a person has agreed to.
-        grace: seconds of notice.
+        grace: seconds of notice in a pool.
 
     Raises:
         Overtaken: if nodes were taken out of service or put back since the pass began.
@@ -95,7 +95,8 @@ def carry_out(
     for start in starts:
         _grant(session, book, start, plan, policy_version, now, written)
     for preemption in plan.preemptions:
-        _preempt(session, book, preemption, approved, policy_version, now + grace, now, written)
+        until = now + grace(preemption.promise.pool)
+        _preempt(session, book, preemption, approved, policy_version, until, now, written)
     for lease in spared:
         lifecycle.spare(session, lease.id, now)
         written.changed.append(leases.by_id(session, lease.id))

@@ -477,7 +477,7 @@ class Engine:
                 policy_version=self.rules.in_force.version,
                 paused=self.rules.policy.paused,
                 approved=self.approved,
-                grace=self.rules.policy.preemption.grace.total_seconds(),
+                grace=self.rules.policy.grace,
                 now=now,
             )
         written.enter(self.book)

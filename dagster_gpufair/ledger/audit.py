@@ -208,7 +208,7 @@ def _beyond_quota(
     if lease.class_ is Class.SHARED:
         yield f"{all_of_it}, so it was not guaranteed"
         return
-    rights = rights_of(policy, lease.tier, lease.kind)
+    rights = rights_of(policy, lease.team, lease.pool, lease.tier, lease.kind)
     if rights is None or rights.barred:
         yield f"{all_of_it}, and it may not borrow"
     limit = team.borrow_limit

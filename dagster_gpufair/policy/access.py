@@ -29,14 +29,24 @@ class Access:
     def may_borrow(self, team: str, pool: str) -> bool:
         """Whether some work of the team may take idle GPUs above its quota."""
         return (
-            self._policy.borrowing.mode != "off"
+            self.is_borrowing_on(team, pool)
             and self._policy.teams[team].borrow_limit.get(pool) != 0
-            and self.has_tiers_that_borrow(team)
+            and self.has_tiers_that_borrow(team, pool)
         )
 
-    def has_tiers_that_borrow(self, team: str) -> bool:
+    def is_borrowing_on(self, team: str, pool: str) -> bool:
+        """Whether the rules for borrowing there leave it to the team at all."""
+        return self._policy.borrowing_rules(team, pool).mode != "off"
+
+    def lends(self, team: str, pool: str) -> bool:
+        """Whether there is another team that may borrow there what this one does not use."""
+        return any(
+            self.is_borrowing_on(other, pool) for other in self._policy.teams if other != team
+        )
+
+    def has_tiers_that_borrow(self, team: str, pool: str) -> bool:
         """Whether the rules for borrowing leave it to one of the team's tiers."""
-        tiers = self._policy.borrowing.tiers
+        tiers = self._policy.borrowing_rules(team, pool).tiers
         return tiers == "all" or not set(tiers).isdisjoint(self._policy.teams[team].tiers)
 
     def urgent_tiers(self, team: str) -> list[str]:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 
 from dagster_gpufair.policy.cron import cron_trouble
-from dagster_gpufair.policy.models import KINDS, Grant, Policy, Pool, Project, Team, Window
+from dagster_gpufair.policy.models import (
+    KINDS,
+    AllOrNames,
+    Grant,
+    Policy,
+    Pool,
+    Project,
+    StopRules,
+    Team,
+    Window,
+)
 from dagster_gpufair.policy.problems import Problem, dotted, shown, unknown
 from dagster_gpufair.policy.quantities import ONE_GPU, format_gpus
 
@@ -161,17 +171,35 @@ def _fits(
 
 
 def _borrowing(policy: Policy) -> Iterator[Problem]:
-    borrowing = policy.borrowing
-    for what, chosen, known in (
-        ("kind", borrowing.kinds, KINDS),
-        ("tier", borrowing.tiers, tuple(policy.tiers)),
-    ):
-        path = f"borrowing.{what}s"
-        if not chosen:
-            yield Problem(path, "is empty; write all, or set borrowing.mode: off")
-        for name in chosen if chosen != "all" else ():
-            if name not in known:
-                yield Problem(path, unknown(what, name, known))
+    sections = [("borrowing", policy.borrowing)]
+    for under, named in (("pools", policy.pools), ("teams", policy.teams)):
+        for name, each in named.items():
+            if each.borrowing is not None:
+                sections.append((dotted(under, name, "borrowing"), each.borrowing))
+    for path, borrowing in sections:
+        off = f"write all, or set {path}.mode: off"
+        yield from _known_names(f"{path}.kinds", "kind", borrowing.kinds, KINDS, off)
+        yield from _known_names(f"{path}.tiers", "tier", borrowing.tiers, policy.tiers, off)
+
+
+def _preemption(policy: Policy) -> Iterator[Problem]:
+    sections: list[tuple[str, StopRules]] = [("preemption", policy.preemption)]
+    for name, pool in policy.pools.items():
+        if pool.preemption is not None:
+            sections.append((dotted("pools", name, "preemption"), pool.preemption))
+    for path, rules in sections:
+        off = f"write all, or set {path}.mode: off"
+        yield from _known_names(f"{path}.askers", "tier", rules.askers, policy.tiers, off)
+
+
+def _known_names(
+    path: str, what: str, chosen: AllOrNames, known: Collection[str], instead: str
+) -> Iterator[Problem]:
+    if not chosen:
+        yield Problem(path, f"is empty; {instead}")
+    for name in chosen if chosen != "all" else ():
+        if name not in known:
+            yield Problem(path, unknown(what, name, known))
 
 
 def _fair_share(policy: Policy) -> Iterator[Problem]:
@@ -257,6 +285,7 @@ _RULES = (
     _code_locations,
     _quotas,
     _borrowing,
+    _preemption,
     _fair_share,
     _fast_lane,
     _grants,

@@ -8,7 +8,7 @@ show for it: `schema` puts it there.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -101,6 +101,46 @@ class _Section(BaseModel):
         return value
 
 
+class Borrowing(_Section):
+    """Whether idle GPUs move between teams, for how long, and for which work."""
+
+    mode: Annotated[BorrowingMode, _BareOff()] = "auto"
+    max_duration: Duration | None = None
+    """How long GPUs may be borrowed while somebody waits for them; absent: as long as idle."""
+    kinds: AllOrNames = "all"
+    """The kinds of work that may borrow."""
+    tiers: AllOrNames = "all"
+    """The tiers that may borrow."""
+
+
+class StopRules(_Section):
+    """Whether running work may be stopped for more important work, for which, and how gently."""
+
+    mode: Annotated[Mode, _BareOff()] = "off"
+    askers: AllOrNames = "all"
+    """The tiers for whose work other work may be stopped."""
+    grace: Duration = Field(default="5m", validate_default=True)
+    """Time between the notice and the stop, to save a checkpoint."""
+    min_runtime: Duration = Field(default="10m", validate_default=True)
+    """No run is stopped before it has run this long."""
+    max_per_run: Annotated[int, Field(strict=True, ge=0, le=1000)] = 3
+    """A run stopped this often is taken last."""
+    rebalance: bool = False
+    """Whether borrowers may be stopped for borrowers who have had less."""
+
+
+class Preemption(StopRules):
+    """The rules of preemption for all pools, and what is the same in all of them."""
+
+    folder: Folder | None = None
+    """Where runs find their notices and checkpoints, mounted at this path on every machine that runs them.
+    Absent: gpufair in DAGSTER_HOME."""
+    signal: Signal | None = None
+    """A signal that tells a run of its notice. One that the code does not handle ends it; SIGURG does not."""
+    keep_at_most: Duration = Field(default="1d", validate_default=True)
+    """How long, from when that is said, the owner of a run may keep it from being stopped; 0: not at all."""
+
+
 class Pool(_Section):
     """GPUs of one card type or purpose: named nodes with their GPUs, or just a number."""
 
@@ -112,6 +152,10 @@ class Pool(_Section):
     """Memory of one GPU, in GiB."""
     price_per_gpu_hour: Amount = 0.0
     """What an hour of one GPU costs, in your currency; used by the cost reports."""
+    borrowing: Borrowing | None = None
+    """Keys of borrowing that differ in this pool."""
+    preemption: StopRules | None = None
+    """Keys of preemption that differ in this pool."""
 
     @property
     def capacity(self) -> int:
@@ -160,6 +204,8 @@ class Team(_Section):
     """Its share of the surplus among those who want it."""
     tiers: list[str] = ["standard", "exploratory"]
     """The tiers that its runs may ask for."""
+    borrowing: Borrowing | None = None
+    """Keys of borrowing that differ for this team, whatever its pools say."""
     ceilings: Ceilings = Ceilings()
     projects: dict[str, Project] = {}
     """Key projects with a quota of their own inside the team's."""
@@ -176,39 +222,6 @@ class Tier(_Section):
     """Whether it may stop others' work even without a quota; needs preemptible: never."""
     start_within: Duration | None = None
     """The start time promised to this tier; nearing it raises a run. Absent: no promise."""
-
-
-class Borrowing(_Section):
-    """Whether idle GPUs move between teams, for how long, and for which work."""
-
-    mode: Annotated[BorrowingMode, _BareOff()] = "auto"
-    max_duration: Duration | None = None
-    """How long GPUs may be borrowed while somebody waits for them; absent: as long as idle."""
-    kinds: AllOrNames = "all"
-    """The kinds of work that may borrow."""
-    tiers: AllOrNames = "all"
-    """The tiers that may borrow."""
-
-
-class Preemption(_Section):
-    """Whether running work may be stopped for more important work, and how gently."""
-
-    mode: Annotated[Mode, _BareOff()] = "off"
-    grace: Duration = Field(default="5m", validate_default=True)
-    """Time between the notice and the stop, to save a checkpoint."""
-    min_runtime: Duration = Field(default="10m", validate_default=True)
-    """No run is stopped before it has run this long."""
-    max_per_run: Annotated[int, Field(strict=True, ge=0, le=1000)] = 3
-    """A run stopped this often is taken last."""
-    rebalance: bool = False
-    """Whether borrowers may be stopped for borrowers who have had less."""
-    folder: Folder | None = None
-    """Where runs find their notices and checkpoints, mounted at this path on every machine that runs them.
-    Absent: gpufair in DAGSTER_HOME."""
-    signal: Signal | None = None
-    """A signal that tells a run of its notice. One that the code does not handle ends it; SIGURG does not."""
-    keep_at_most: Duration = Field(default="1d", validate_default=True)
-    """How long, from when that is said, the owner of a run may keep it from being stopped; 0: not at all."""
 
 
 class Reclaim(_Section):
@@ -348,20 +361,39 @@ class Policy(_Section):
         copy._paused = frozenset(what)
         return copy
 
-    @property
-    def stops_for_others(self) -> bool:
-        """Whether running work may be stopped for other work now."""
-        return self.preemption.mode != "off" and "preemption" not in self._paused
+    def stop_rules(self, pool: str) -> StopRules:
+        """The rules of preemption in a pool: its own keys, over those for all pools."""
+        section = self.pools[pool].preemption if pool in self.pools else None
+        return _laid_over(self.preemption, section)
+
+    def borrowing_rules(self, team: str, pool: str) -> Borrowing:
+        """The rules by which a team borrows in a pool: its own keys, over the pool's, over those for all."""
+        of_pool = self.pools[pool].borrowing if pool in self.pools else None
+        of_team = self.teams[team].borrowing if team in self.teams else None
+        return _laid_over(self.borrowing, of_pool, of_team)
+
+    def stops_for_others(self, pool: str) -> bool:
+        """Whether running work may be stopped for other work in a pool now."""
+        return self.stop_rules(pool).mode != "off" and "preemption" not in self._paused
+
+    def stops_at_term(self, pool: str) -> bool:
+        """Whether borrowed work may be stopped in a pool now because its borrowing time is over."""
+        return "preemption" not in self._paused and any(
+            self.borrowing_rules(team, pool).max_duration is not None for team in self.teams
+        )
+
+    def stops_work_in(self, pool: str) -> bool:
+        """Whether anything that runs in a pool may be stopped by the daemon for other work."""
+        return self.stops_for_others(pool) or self.stops_at_term(pool)
 
     @property
     def stops_work(self) -> bool:
         """Whether anything that runs may be stopped by the daemon for other work."""
-        return self.stops_for_others or self.stops_at_term
+        return any(self.stops_work_in(pool) for pool in self.pools)
 
-    @property
-    def stops_at_term(self) -> bool:
-        """Whether borrowed work may be stopped now because its borrowing time is over."""
-        return self.borrowing.max_duration is not None and "preemption" not in self._paused
+    def grace(self, pool: str) -> float:
+        """Seconds between a notice in a pool and the stop."""
+        return self.stop_rules(pool).grace.total_seconds()
 
     @field_validator("tiers", mode="before")
     @classmethod
@@ -380,3 +412,17 @@ class Policy(_Section):
             else:
                 merged[name] = row
         return merged
+
+
+_S = TypeVar("_S", bound=_Section)
+
+
+def _laid_over(rules: _S, *sections: _Section | None) -> _S:
+    """The rules with the keys that sections name, the later before the earlier."""
+    named = {
+        key: getattr(section, key)
+        for section in sections
+        if section is not None
+        for key in section.model_fields_set
+    }
+    return rules.model_copy(update=named) if named else rules

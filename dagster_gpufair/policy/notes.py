@@ -129,9 +129,10 @@ def _access(policy: Policy) -> _Notes:
 
 
 def _why_nothing(policy: Policy, access: Access, team: str) -> str:
-    if policy.borrowing.mode == "off":
+    pools = [pool for pool in policy.pools if access.is_borrowing_on(team, pool)]
+    if not pools:
         return "it has no quota, and borrowing is off; give it a quota, or set borrowing.mode: auto"
-    if not access.has_tiers_that_borrow(team):
+    if not any(access.has_tiers_that_borrow(team, pool) for pool in pools):
         return (
             "it has no quota, and none of its tiers may borrow; give it a quota, or add one of its tiers "
             "to borrowing.tiers"

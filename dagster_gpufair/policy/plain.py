@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import product
 
 from dagster_gpufair.policy.access import Access
-from dagster_gpufair.policy.models import Policy, Project, Team
+from dagster_gpufair.policy.models import Borrowing, Policy, Project, Team
 from dagster_gpufair.policy.quantities import ONE_GPU, duration_in_words, format_gpus, format_moment
 
 
@@ -72,7 +74,7 @@ def _share(policy: Policy, access: Access, name: str, pool: str) -> str:
     more = "may not borrow" if not borrows else f"may borrow {_idle(limit, pool)}"
     if limit and borrows:
         more = f"may borrow {format_gpus(limit)} more"
-    lends = "lends nothing" if policy.borrowing.mode == "off" else _lends(team, pool)
+    lends = _lends(team, pool) if access.lends(name, pool) else "lends nothing"
     return f"{its}, {more}, and {lends}"
 
 
@@ -152,22 +154,55 @@ def _tiers(policy: Policy) -> Iterator[str]:
 
 
 def _borrowing(policy: Policy) -> Iterator[str]:
-    borrowing = policy.borrowing
-    if borrowing.mode == "off":
-        yield "Idle GPUs stay with their team: nobody borrows."
+    yield from _in_pools(policy, partial(_lending, policy))
+    for name, team in policy.teams.items():
+        if team.borrowing is not None:
+            yield from _in_pools(policy, partial(_borrows, policy, name))
+    access = Access(policy)
+    if not any(access.is_borrowing_on(*each) for each in product(policy.teams, policy.pools)):
         return
-    who = "Idle GPUs are lent to teams that want more than their quota"
-    if borrowing.tiers != "all":
-        who += f", for the tier{_s(borrowing.tiers)} {_listed(borrowing.tiers)} only"
-    if borrowing.kinds != "all":
-        who += f", for {_listed(borrowing.kinds)} only"
-    yield f"{who}."
     weights = {team.weight for team in policy.teams.values()}
     if len(weights) == 1:
         yield "Teams that want idle GPUs share them equally."
     else:
         shares = _listed([f"{name} {team.weight:g}" for name, team in policy.teams.items()])
         yield f"Teams that want idle GPUs share them by weight: {shares}."
+
+
+def _lending(policy: Policy, pool: str) -> str:
+    rules = policy.borrowing_rules("", pool)
+    if rules.mode == "off":
+        return "idle GPUs stay with their team: nobody borrows"
+    return f"idle GPUs are lent to teams that want more than their quota{_for_what(rules)}"
+
+
+def _borrows(policy: Policy, team: str, pool: str) -> str:
+    rules = policy.borrowing_rules(team, pool)
+    if rules.mode == "off":
+        return f"team {team} does not borrow"
+    return f"team {team} borrows{_for_what(rules) or ' for all its work'}"
+
+
+def _for_what(rules: Borrowing) -> str:
+    said = ""
+    if rules.tiers != "all":
+        said += f", for the tier{_s(rules.tiers)} {_listed(rules.tiers)} only"
+    if rules.kinds != "all":
+        said += f", for {_listed(rules.kinds)} only"
+    return said
+
+
+def _in_pools(policy: Policy, say: Callable[[str], str]) -> Iterator[str]:
+    """A sentence for all pools, or one for each group of pools of which the same is true; '' is left out."""
+    alike: dict[str, list[str]] = {}
+    for pool in policy.pools:
+        alike.setdefault(say(pool), []).append(pool)
+    for said, pools in alike.items():
+        if said:
+            where = (
+                said[0].upper() + said[1:] if len(alike) == 1 else f"In {_listed(pools)}, {said}"
+            )
+            yield f"{where}."
 
 
 def _order(policy: Policy) -> str:
@@ -200,7 +235,7 @@ def _fast_lanes(policy: Policy) -> Iterator[str]:
 
 def _noticed(policy: Policy) -> Iterator[str]:
     preemption = policy.preemption
-    if preemption.mode == "off":
+    if not policy.stops_work:
         return
     if preemption.folder is not None:
         where = _one_line(preemption.folder)
@@ -210,21 +245,46 @@ def _noticed(policy: Policy) -> Iterator[str]:
 
 
 def _stopping(policy: Policy) -> Iterator[str]:
-    rules, term = policy.preemption, policy.borrowing.max_duration
+    yield from _in_pools(policy, partial(_stops, policy))
+    yield from _in_pools(policy, partial(_stops_at_term, policy))
+
+
+def _stops(policy: Policy, pool: str) -> str:
+    rules = policy.stop_rules(pool)
+    if rules.mode == "off":
+        return "" if _terms(policy, pool) else "no run is stopped for another"
+    asked = " once a person has approved it," if rules.mode == "approval" else ""
+    least = duration_in_words(rules.min_runtime.total_seconds())
     grace = duration_in_words(rules.grace.total_seconds())
-    if rules.mode == "off" and term is None:
-        yield "No run is stopped for another."
-        return
-    if rules.mode != "off":
-        asked = " once a person has approved it," if rules.mode == "approval" else ""
-        least = duration_in_words(rules.min_runtime.total_seconds())
-        yield (
-            "Borrowed work is stopped for work within a quota, and a lower tier for a higher one of the same "
-            f"team:{asked} after {grace} of notice, and not before it has run for {least}. It goes on later."
-        )
-    if term is not None:
-        most = duration_in_words(term.total_seconds())
-        yield f"What has borrowed for {most} is stopped for whoever waits, after {grace} of notice."
+    whom = ""
+    if rules.askers != "all":
+        whom = f" This is done for the tier{_s(rules.askers)} {_listed(rules.askers)} only."
+    return (
+        "borrowed work is stopped for work within a quota, and a lower tier for a higher one of the same "
+        f"team:{asked} after {grace} of notice, and not before it has run for {least}. It goes on later."
+        f"{whom}"
+    ).removesuffix(".")
+
+
+def _stops_at_term(policy: Policy, pool: str) -> str:
+    grace = duration_in_words(policy.grace(pool))
+    said = []
+    for most, teams in _terms(policy, pool).items():
+        whose = "" if len(teams) == len(policy.teams) else f" {_listed(teams)}"
+        has = "has" if not whose or len(teams) == 1 else "have"
+        borrowed = f"what{whose} {has} borrowed for {duration_in_words(most.total_seconds())}"
+        said.append(f"{borrowed} is stopped for whoever waits, after {grace} of notice")
+    return "; ".join(said)
+
+
+def _terms(policy: Policy, pool: str) -> Mapping[timedelta, Sequence[str]]:
+    """How long teams may borrow there, and which; without those that are not limited."""
+    terms: dict[timedelta, list[str]] = {}
+    for team in policy.teams:
+        most = policy.borrowing_rules(team, pool).max_duration
+        if most is not None:
+            terms.setdefault(most, []).append(team)
+    return terms
 
 
 def _one_line(text: str) -> str:

@@ -249,10 +249,11 @@ class State:
             source_starts=source_starts,
         )
 
-    def following(self, plan: Plan, now: float, grace: float) -> State:
+    def following(self, plan: Plan, now: float, grace: Callable[[str], float]) -> State:
         """The state once all of a plan is carried out, but for what awaits a person's approval.
 
-        What was promised is kept, victims are under notice for ``grace`` seconds, and those spared stay.
+        What was promised is kept, victims are under notice for ``grace`` of their pool, in seconds, and those
+        spared stay.
         """
         after = self.after(plan.starts, now)
         acted_on = [each for each in plan.preemptions if not each.awaits_approval]
@@ -267,7 +268,9 @@ class State:
 
         def lease_after(lease: Lease) -> Lease:
             if lease.id in notices:
-                return replace(lease, notice_until=now + grace, notice_for=notices[lease.id])
+                return replace(
+                    lease, notice_until=now + grace(lease.pool), notice_for=notices[lease.id]
+                )
             if lease.id in spared:
                 lease = replace(lease, notice_until=None, notice_for=None)
             return replace(lease, term_from=now) if lease.id in renewed else lease

@@ -178,7 +178,7 @@ class _Pass:
         snapshot = self._snapshot
         nodes = snapshot.room(asker.pool).said(found.nodes)
         proposed = {each.request.id for each in self._proposals}
-        awaits = not snapshot.stoppable.by_itself and (
+        awaits = not snapshot.stoppable.by_itself_in(asker.pool) and (
             any(victim.rule != "term" for victim in found.victims)
             or (bool(proposed) and self._victims.counts_on(asker, found, proposed))
         )

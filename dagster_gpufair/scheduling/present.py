@@ -35,7 +35,7 @@ class Present:
     def __init__(self, policy: Policy, state: State, now: float) -> None:
         self.policy = policy
         self.now = now
-        self.grace = policy.preemption.grace.total_seconds()
+        self._grace = {name: policy.grace(name) for name in policy.pools}
         self.order = Order(policy, now)
         leases = [self._believed(lease) for lease in state.leases]
         in_pools: dict[str, list[Lease]] = {}
@@ -47,7 +47,7 @@ class Present:
                 in_pools.get(name, ()),
                 state.cordoned.get(name, frozenset()),
                 policy.fast_lane.get(name),
-                now + self.grace,
+                self.soon_at(name),
             )
             for name, pool in policy.pools.items()
         }
@@ -61,12 +61,21 @@ class Present:
         self._started: set[str] = set()
         self._soon: dict[str, Balance] = {}
         self._pools: dict[tuple[str, ...], list[str]] = {}
-        self._rights: dict[tuple[str, str, str | None], Rights | None] = {}
+        self._rights: dict[tuple[str, str, str, str | None], Rights | None] = {}
 
     def _believed(self, lease: Lease) -> Lease:
         """An end that is long overdue is no longer believed in: nobody knows when it is gone."""
-        overdue = lease.ends is not None and lease.ends < self.now - self.grace
+        overdue = lease.ends is not None and lease.ends < self.now - self.grace(lease.pool)
         return replace(lease, overdue=True) if overdue else lease
+
+    def grace(self, pool: str) -> float:
+        """Seconds between a notice in a pool and the stop."""
+        grace = self._grace.get(pool)
+        return self.policy.grace(pool) if grace is None else grace
+
+    def soon_at(self, pool: str) -> float:
+        """When somebody who is given notice now in a pool has to be gone."""
+        return self.now + self.grace(pool)
 
     def room(self, pool: str) -> Room:
         """The pool's room; a pool that is not in the policy has none."""
@@ -99,17 +108,17 @@ class Present:
             pools = self._pools[request.pools] = list(known)
         return pools
 
-    def rights(self, request: Request) -> Rights | None:
-        """What it may do by its tier and kind; nothing if its team or tier is not in the policy."""
-        key = (request.team, request.tier, request.kind)
+    def rights(self, request: Request, pool: str) -> Rights | None:
+        """What it may do in a pool by its tier and kind; nothing if its team or tier is not in the policy."""
+        key = (request.team, pool, request.tier, request.kind)
         if key not in self._rights:
             known = request.team in self.policy.teams
-            self._rights[key] = rights_of(self.policy, *key[1:]) if known else None
+            self._rights[key] = rights_of(self.policy, *key) if known else None
         return self._rights[key]
 
     def asker(self, request: Request, holding: Holding, gpus: int) -> Asker | None:
         """The request as it asks for so many GPUs in a pool; None if it has no rights at all."""
-        rights = self.rights(request)
+        rights = self.rights(request, holding.pool)
         if rights is None:
             return None
         class_ = holding.class_of(gpus, rights.urgent)
@@ -161,7 +170,7 @@ class Present:
         """The accounts of a pool when somebody who is given notice now has to be gone."""
         if pool not in self._soon:
             balance = Balance(self.accounts, pool)
-            key = self.accounts.entitlements.key(pool, self.now + self.grace)
+            key = self.accounts.entitlements.key(pool, self.soon_at(pool))
             balance.come_into_force(key)
             self._soon[pool] = balance
         return self._soon[pool]
@@ -192,7 +201,7 @@ class Present:
 
     def class_of(self, request: Request, holding: Holding, gpus: int) -> Class:
         """The class in which it would take so many GPUs, whether or not it may."""
-        rights = self.rights(request)
+        rights = self.rights(request, holding.pool)
         return holding.class_of(gpus, urgent=rights is not None and rights.urgent)
 
     def standing(self, request: Request, holding: Holding, gpus: int) -> Standing:

@@ -97,4 +97,4 @@ class Snapshot(Present):
         before = [victim.lease for victim in victims]
         kept = self.promises.make(asker, nodes, victims)
         given_notice = [(lease, self.running.of(lease)) for lease in before]
-        self.calendar.kept(asker, kept, given_notice, self.now + self.grace)
+        self.calendar.kept(asker, kept, given_notice, self.soon_at(asker.pool))

@@ -91,7 +91,7 @@ class Victims:
         Args:
             proposed: the requests for which a person is asked.
         """
-        calendar, begins = self._snapshot.calendar, self._snapshot.now + self._snapshot.grace
+        calendar, begins = self._snapshot.calendar, self._snapshot.soon_at(asker.pool)
         over = [
             *(
                 lease
@@ -141,7 +141,7 @@ class Victims:
         version = self._snapshot.running.version(pool)
         known = self._over.get(pool)
         if known is None or known[0] != version:
-            soon = self._snapshot.now + self._snapshot.grace
+            soon = self._snapshot.soon_at(pool)
             leases = self._snapshot.running.in_pool(pool)
             over = [lease for lease in leases if lease.ends is not None and lease.ends <= soon]
             future = self._snapshot.calendar.as_now(pool)
@@ -153,7 +153,7 @@ class Victims:
     def _ends_by_itself(self, asker: Asker) -> bool:
         """Whether enough is over by then without anybody's being stopped."""
         snapshot, pool = self._snapshot, asker.pool
-        soon = snapshot.now + snapshot.grace
+        soon = snapshot.soon_at(pool)
         over, then = self._over_soon(pool)
         # No end leaves less: where it does not fit when all are over, it never fits before.
         fits = asker.gpus <= then.left_for(asker) or self._is_given_up(asker, soon)
@@ -189,9 +189,7 @@ class Victims:
     def _then(self, pool: str) -> Then:
         """The pool when who is given notice now has to be gone."""
         then = self._over_soon(pool)[1].copy()
-        key = self._snapshot.accounts.entitlements.key(
-            pool, self._snapshot.now + self._snapshot.grace
-        )
+        key = self._snapshot.accounts.entitlements.key(pool, self._snapshot.soon_at(pool))
         then.come_into_force(key)
         return then
 
@@ -233,7 +231,7 @@ class _Attempt:
     ) -> None:
         self._snapshot = snapshot
         self._asker = asker
-        self._begins = snapshot.now + snapshot.grace
+        self._begins = snapshot.soon_at(asker.pool)
         self._beginnings = {
             each: each.then.copy() for each in snapshot.calendar.beginnings(asker, self._begins)
         }

@@ -243,7 +243,7 @@ class Loop:
         then = self.now()
         for start in decided.starts:
             self.jobs[start.request.id].started = then
-        self.state = self.state.following(decided, then, grace=0.0)
+        self.state = self.state.following(decided, then, lambda _: 0.0)
 
 
 def report(loop: Loop, wall: float, part: float, preemption: str) -> dict[str, Any]:

@@ -63,8 +63,7 @@ def say(name: str, figures: dict[str, Any], ratios: dict[str, Any]) -> None:
 
 def settled(policy: Policy, state: State) -> State:
     """The moment once all that one pass decides is carried out."""
-    grace = policy.preemption.grace.total_seconds()
-    return state.following(plan(policy, state, NOW), NOW, grace)
+    return state.following(plan(policy, state, NOW), NOW, policy.grace)
 
 
 def milliseconds(action: Callable[[], Any]) -> tuple[float, Any]:

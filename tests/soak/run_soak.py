@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -31,7 +32,7 @@ from site_of_processes import Site  # noqa: E402
 
 from dagster_gpufair.gate.dagster_internals import UNFINISHED_RUN_STATUSES  # noqa: E402
 from dagster_gpufair.gate.submission.tags import CONTINUES, HIDDEN  # noqa: E402
-from dagster_gpufair.ledger import leases, requests  # noqa: E402
+from dagster_gpufair.ledger import events, leases, requests  # noqa: E402
 from dagster_gpufair.ledger.connect import ledger_of  # noqa: E402
 
 POOL = 8
@@ -49,6 +50,8 @@ teams:
   green: {{}}
 preemption: {{mode: auto, grace: 3s, min_runtime: 1s}}
 """
+LAUNCHED = "soak/launched"
+"""A tag of what was launched; also of a launch whose answer was lost, and that was made again."""
 MANNERS = ("plain", "saves", "stubborn", "forks")
 SETTLES = 420.0
 """Seconds that the last runs have to come to their ends."""
@@ -85,7 +88,6 @@ class Soak:
         self.server = server
         self.kills: Counter[str] = Counter()
         self.preempts = preempts
-        self.launched: set[str] = set()
         self.daemons = ("daemon", "second")
 
     def launch(self) -> None:
@@ -93,15 +95,16 @@ class Soak:
         seconds = self.chance.choice([1.0, 3.0, 6.0])
         job, manner, team = "train", "plain", self.chance.choice(["red", "blue"])
         if self.preempts:
+            # Longer and larger, so that the pool is full, and who borrows is in the way.
+            gpus, seconds = self.chance.choice([2, 4, 4]), seconds * 4
             job = self.chance.choice(["train", "in_steps"])
             manner, team = self.chance.choice(MANNERS), self.chance.choice(["red", "blue", "green"])
             seconds *= 3 if team == "green" else 1
-        tags = {"team": team, "gpus": str(gpus)}
+        tags = {"team": team, "gpus": str(gpus), LAUNCHED: "yes"}
         if self.chance.random() < 0.15:
             seconds, tags["max_duration"] = 60.0, "10s"
         config = {"seconds": seconds, "manner": manner}
-        run_id = self.site.launch(job, config={"ops": {"work": {"config": config}}}, **tags)
-        self.launched.add(run_id)
+        self.site.launch(job, config={"ops": {"work": {"config": config}}}, **tags)
 
     def trouble(self) -> None:
         """Something befalls the site."""
@@ -204,8 +207,25 @@ def soak(
         verdict = Verdict(seed, runs, what.kills)
         _judge(what, verdict)
         if verdict.wrong:
-            say(site.log("daemon")[-6000:])
+            _tell(site, verdict, say)
         return verdict
+
+
+def _tell(site: Site, verdict: Verdict, say: Callable[[str], None]) -> None:
+    """All that is known of what went wrong."""
+    mentioned = set(re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", "\n".join(verdict.wrong)))
+    logs = [site.log(path.name) for path in sorted((site.home / "output").iterdir())]
+    for run_id in sorted(mentioned):
+        run = site.instance.get_run_by_id(run_id)
+        say(f"--- {run_id} {run and (run.status.value, run.tags)}")
+        with ledger_of(site.instance).reading() as session:
+            for each in events.of_run(session, run_id):
+                say(f"{each.at:.1f} {each.kind} {dict(each.data)}")
+        for log in site.instance.all_logs(run_id):
+            say(f"{log.timestamp:.1f} {log.user_message[:300]}")
+        for line in "\n".join(logs).splitlines():
+            if run_id in line or run_id[:8] in line:
+                say(line[:400])
 
 
 def _judge(what: Soak, verdict: Verdict) -> None:
@@ -257,7 +277,7 @@ def _judge_stops(what: Soak, verdict: Verdict, runs: Sequence[DagsterRun]) -> No
             )
         if run.run_id not in stopped and run.tags.get(HIDDEN):
             verdict.wrong.append(f"run {run.run_id} was not stopped, and its tags are hidden")
-        if run.run_id not in what.launched and not run.tags.get(CONTINUES):
+        if run.tags.get(LAUNCHED) is None and not run.tags.get(CONTINUES):
             verdict.wrong.append(f"run {run.run_id} was launched by nobody")
 
 

@@ -23,21 +23,27 @@ def may_be_stopped(lease: LeaseRecord, moment: Moment) -> str:
         return f"It is not stopped for other runs now: {by} has paused preemption."
     if tier is None or tier.preemptible == "never":
         return f"It is not stopped for other runs: tier {plain(lease.tier)} is never preempted."
-    if not policy.stops_work:
-        return "It is not stopped for other runs: preemption is off in the policy."
+    rules = policy.stop_rules(lease.pool)
+    term = policy.borrowing_rules(lease.team, lease.pool).max_duration
+    if rules.mode == "off" and term is None:
+        is_on = any(policy.stops_work_in(pool) for pool in policy.pools)
+        where = f" of {plain(lease.pool)}" if is_on else ""
+        return f"It is not stopped for other runs: preemption{where} is off in the policy."
     borrowed = lease.request_id in moment.snapshot.running.borrowed(lease.team, lease.pool).inside
     if not borrowed and tier.preemptible == "borrowed":
         return "It is not stopped for other runs while it is within the quota."
-    from_when = lease.to_lease(now).works_from + policy.preemption.min_runtime.total_seconds()
+    from_when = lease.to_lease(now).works_from + rules.min_runtime.total_seconds()
     from_when = max(from_when, lease.kept_until or 0.0)
     after = f", from {clock(from_when, now)} on" if from_when > now else ""
-    grace = duration_in_words(policy.preemption.grace.total_seconds())
-    asked = ", if a person approves" if policy.preemption.mode == "approval" else ""
-    if not policy.stops_for_others:
-        assert policy.borrowing.max_duration is not None
-        most = duration_in_words(policy.borrowing.max_duration.total_seconds())
+    grace = duration_in_words(rules.grace.total_seconds())
+    asked = ", if a person approves" if rules.mode == "approval" else ""
+    if rules.mode == "off":
+        assert term is not None
+        most = duration_in_words(term.total_seconds())
         return f"It may borrow for {most}; then it is stopped for whoever waits, after {grace} of notice."
     who = "work within its own quota, or of a higher tier" if borrowed else "work of a higher tier"
+    if rules.askers != "all":
+        who += f", of the tiers {', '.join(rules.askers)} only"
     return f"It may be stopped for {who}{after}, after {grace} of notice{asked}."
 
 

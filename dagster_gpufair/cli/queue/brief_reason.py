@@ -39,7 +39,7 @@ def _holding(moment: Moment, waiter: Waiter) -> Holding:
 
 
 def _quota(moment: Moment, waiter: Waiter) -> str:
-    rights = moment.settled_snapshot.rights(waiter.request)
+    rights = moment.settled_snapshot.rights(waiter.request, waiter.pool)
     barred = rights.barred if rights is not None else None
     return f"{words.used(_holding(moment, waiter))}, and {barred or NO_BORROWING}"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from dagster_gpufair.cli.moment.current import Moment
 from dagster_gpufair.cli.output.json_output import gpus
+from dagster_gpufair.policy.access import Access
 from dagster_gpufair.policy.in_force import held
 from dagster_gpufair.policy.models import Policy
 from dagster_gpufair.policy.quantities import ONE_GPU
@@ -128,8 +129,10 @@ def _project(holding: Holding) -> ProjectUse:
 
 
 def _may_borrow(policy: Policy, holding: Holding) -> int | None:
-    known = holding.account.team in policy.teams and holding.pool in policy.pools
-    return holding.borrow_limit if known and policy.borrowing.mode != "off" else 0
+    team, pool = holding.account.team, holding.pool
+    if team not in policy.teams or pool not in policy.pools:
+        return 0
+    return holding.borrow_limit if policy.borrowing_rules(team, pool).mode != "off" else 0
 
 
 def _lent(moment: Moment, pool: str) -> dict[str, int]:
@@ -159,7 +162,7 @@ def _lent(moment: Moment, pool: str) -> dict[str, int]:
 def _may_lend(moment: Moment, holding: Holding) -> int:
     """What of its quota others may use: what neither it nor its projects keep, windows apart."""
     policy, team, pool = moment.policy, holding.account.team, holding.pool
-    if team not in policy.teams or policy.borrowing.mode == "off":
+    if team not in policy.teams or not Access(policy).lends(team, pool):
         return 0
     rules = policy.teams[team]
     windows = held(policy, moment.now).get((team, pool), 0)

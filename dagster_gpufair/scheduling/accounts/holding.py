@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dagster_gpufair.policy.models import Policy
+from dagster_gpufair.policy.models import Borrowing, Policy
 from dagster_gpufair.policy.quantities import ONE_GPU
 from dagster_gpufair.scheduling.model import Account, Class
 
@@ -23,15 +23,15 @@ class Rights(NamedTuple):
     barred: str | None
 
 
-def rights_of(policy: Policy, tier: str, kind: str | None) -> Rights | None:
-    """The rights of a tier and kind; a tier that is not in the policy has none."""
+def rights_of(policy: Policy, team: str, pool: str, tier: str, kind: str | None) -> Rights | None:
+    """What a team's work of a tier and kind may do in a pool; an unknown tier has no rights."""
     if tier not in policy.tiers:
         return None
-    return Rights(policy.tiers[tier].may_preempt, _barred(policy, tier, kind))
+    barred = _barred(policy, policy.borrowing_rules(team, pool), tier, kind)
+    return Rights(policy.tiers[tier].may_preempt, barred)
 
 
-def _barred(policy: Policy, tier: str, kind: str | None) -> str | None:
-    borrowing = policy.borrowing
+def _barred(policy: Policy, borrowing: Borrowing, tier: str, kind: str | None) -> str | None:
     if borrowing.mode == "off":
         return "borrowing is off"
     if borrowing.tiers != "all" and tier not in borrowing.tiers:

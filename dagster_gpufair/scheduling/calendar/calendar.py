@@ -101,7 +101,7 @@ class Calendar:
         owner = beginning.owner
         if owner is None:
             return list(victims)
-        by = max(beginning.at or 0.0, self._present.now + self._present.grace)
+        by = max(beginning.at or 0.0, self._present.soon_at(owner.pool))
         return [
             lease
             for lease in victims
@@ -235,7 +235,7 @@ class Calendar:
             return True
         if owner is None:
             return self._coming.is_gone_for(beginning, lease)
-        if not self._stoppable.by_itself:
+        if not self._stoppable.by_itself_in(lease.pool):
             return False
         ends = self._stoppable.gone_by(owner, lease)
         return ends is not None and ends <= at

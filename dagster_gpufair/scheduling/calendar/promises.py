@@ -115,7 +115,7 @@ class Promises:
             is_blocked = request.id in blocked and not any(
                 lease.notice_for == request.id for lease in leaving
             )
-            is_off = bool(leaving) and not present.policy.stops_work
+            is_off = bool(leaving) and not present.policy.stops_work_in(promise.pool)
             if (
                 is_off
                 or is_blocked
@@ -141,7 +141,7 @@ class Promises:
     def make(self, asker: Asker, nodes: Mapping[str, int], victims: Iterable[Victim]) -> Kept:
         """The victims are given notice, and the placement is kept for the request."""
         present = self._present
-        until = present.now + present.grace
+        until = present.soon_at(asker.pool)
         for victim in victims:
             lease = victim.lease
             leaving = replace(lease, notice_until=until, notice_for=asker.request.id)

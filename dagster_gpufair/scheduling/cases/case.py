@@ -85,8 +85,7 @@ class Case:
             return []
         found = _unmet(self.expect, decided, self.state, self.now)
         if self.expect.again is not None:
-            grace = self.policy.preemption.grace.total_seconds()
-            after = self.state.following(decided, self.now, grace)
+            after = self.state.following(decided, self.now, self.policy.grace)
             again = plan(self.policy, after, self.now)
             # What a person is asked is asked again until it is answered: that is no change.
             asked = [each for each in decided.preemptions if each.awaits_approval]

@@ -30,7 +30,6 @@ def forecast(
     makes room for has no time, nor has one that is blocked from outside. By bounds alone the times are rather
     too late than too early.
     """
-    grace = policy.preemption.grace.total_seconds()
     # What is past has not come true.
     usual_ends = {id: end for id, end in (usual_ends or {}).items() if end > now}
     usual_lengths = usual_lengths or {}
@@ -47,7 +46,7 @@ def forecast(
     for _ in range(steps):
         decided = plan(policy, state, now)
         starts_at |= {start.request.id: now for start in decided.starts}
-        state = state.following(decided, now, grace)
+        state = state.following(decided, now, policy.grace)
         to_come = [end for lease in state.leases if (end := ends(lease)) is not None]
         to_come += changes(policy, now)
         if not state.requests or not to_come:

@@ -91,7 +91,7 @@ def allowance(policy: Policy, request: Request, pool: str, now: float) -> Allowa
     starts = sorted(_extra_starts(policy, request.team, now))
     at = next((at for at in (now, *starts) if _rules_allow(policy, request, at)), None)
     idle = Snapshot(policy, State(), now)
-    rights, holding = idle.rights(request), idle.accounts.holding(request, pool)
+    rights, holding = idle.rights(request, pool), idle.accounts.holding(request, pool)
     if rights is None:
         return Allowance(at, 0)
     quotas = (holding.team.quota, holding.quota)
@@ -102,10 +102,10 @@ def allowance(policy: Policy, request: Request, pool: str, now: float) -> Allowa
 def _rules_allow(policy: Policy, request: Request, now: float) -> bool:
     """Whether quota and borrowing leave it any of its pools then, were everything idle."""
     idle = Snapshot(policy, State(), now)
-    rights, least = idle.rights(request), request.sizes[-1]
-    return rights is not None and any(
-        idle.accounts.holding(request, pool).allowed_class(least, rights) is not None
+    return any(
+        idle.accounts.holding(request, pool).allowed_class(request.sizes[-1], rights) is not None
         for pool in idle.pools(request)
+        if (rights := idle.rights(request, pool)) is not None
     )
 
 
@@ -122,19 +122,19 @@ def _extra_starts(policy: Policy, team: str, now: float) -> set[float]:
 def _why_not_at(policy: Policy, request: Request, now: float) -> tuple[str, str] | None:
     """Why it could not start then, were everything idle."""
     idle = Snapshot(policy, State(), now)
-    rights, pools = idle.rights(request), idle.pools(request)
-    if rights is None:
-        if request.team not in policy.teams:
-            return "unknown_team", f"{unknown('team', request.team, policy.teams)}."
+    pools = idle.pools(request)
+    if request.team not in policy.teams:
+        return "unknown_team", f"{unknown('team', request.team, policy.teams)}."
+    if request.tier not in policy.tiers:
         return "tier_not_allowed", f"{unknown('tier', request.tier, policy.tiers)}."
     if not pools:
         wanted = request.pools[0] if request.pools else ""
         return "unknown_pool", f"{unknown('pool', wanted, policy.pools)}."
     refusals = []
     for pool in pools:
-        holding, gpus = idle.accounts.holding(request, pool), request.sizes[-1]
-        class_ = holding.class_of(gpus, rights.urgent)
-        refusal = _why_never_in(idle, Asker(request, holding, gpus, class_, rights))
+        asker = idle.asker(request, idle.accounts.holding(request, pool), request.sizes[-1])
+        assert asker is not None
+        refusal = _why_never_in(idle, asker)
         if refusal is None:
             return None
         refusals.append(refusal)

@@ -90,11 +90,15 @@ class Ask:
         self.secures: Choice | None = None
         self.nodes: Mapping[str, int] = {}
         self.kept = None if sample.promised is None else snapshot.promises.of(sample.id)
-        self.rights = snapshot.rights(sample)
-        if self.rights is not None and blocked is None:
+        self.rights = {
+            pool: rights
+            for pool in snapshot.pools(sample)
+            if (rights := snapshot.rights(sample, pool)) is not None
+        }
+        if self.rights and blocked is None:
             self.wanted = [
                 (snapshot.accounts.holding(sample, pool), gpus)
-                for pool in snapshot.pools(sample)
+                for pool in self.rights
                 for gpus in sample.sizes
             ]
             if self.kept is not None:
@@ -112,9 +116,9 @@ class Ask:
     def asker(self, choice: Choice) -> Asker:
         """As it asks for one of its choices."""
         holding, gpus = choice
-        assert self.rights is not None
-        class_ = holding.class_of(gpus, self.rights.urgent, *self._own(holding))
-        return Asker(self.sample, holding, gpus, class_, self.rights)
+        rights = self.rights[holding.pool]
+        class_ = holding.class_of(gpus, rights.urgent, *self._own(holding))
+        return Asker(self.sample, holding, gpus, class_, rights)
 
     def in_the_end(self, choice: Choice) -> Asker:
         """As it asks for one of its choices once smaller runs that slipped in before it are over."""

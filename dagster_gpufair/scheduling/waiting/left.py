@@ -56,13 +56,13 @@ def _promised(snapshot: Snapshot, reasons: Reasons, decided: Plan) -> Iterator[t
             if preemption.awaits_approval
             else reasons.preempting(request, holding, gpus)
         )
-        rights = snapshot.rights(request)
+        rights = snapshot.rights(request, holding.pool)
         class_ = holding.class_of(gpus, rights is not None and rights.urgent, gpus, gpus)
         yield _entry(snapshot, [request], holding, class_, why)
 
 
 def _class_of(snapshot: Snapshot, ask: Ask, holding: Holding, gpus: int) -> Class:
-    if ask.rights is not None:
+    if holding.pool in ask.rights:
         return ask.asker((holding, gpus)).class_
     return snapshot.class_of(ask.sample, holding, gpus)
 

@@ -26,7 +26,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dagster_gpufair.policy.quantities import duration_in_words
-from dagster_gpufair.scheduling.accounts.holding import PAUSED, Holding, Rights
+from dagster_gpufair.scheduling.accounts.holding import PAUSED, Holding
 from dagster_gpufair.scheduling.calendar.kept import Kept
 from dagster_gpufair.scheduling.model import (
     Plan,
@@ -85,54 +85,54 @@ class Reasons:
         kept = self._snapshot.promises.of(request.id) if request.promised is not None else None
         if kept is not None:
             return self.preempting(request, kept.holding, kept.gpus)
-        rights = self._snapshot.rights(request)
+        rights = [self._snapshot.rights(request, pool) for pool in self._snapshot.pools(request)]
         key = (
             request.team,
             request.project,
             request.pools,
             request.sizes,
             request.gpus_per_node,
-            rights or request.tier,
+            tuple(rights) if all(rights) else request.tier,
             request.cpus,
             request.memory_gib,
         )
         why = self._found.get(key)
         if why is None:
-            why = self._found[key] = self._find(request, rights)
+            why = self._found[key] = self._find(request)
         if why.reason != "lower_priority":
             return why
         # Which reservations block it depends on how long it lasts, too.
         by_length = (*key, request.max_duration)
         if by_length not in self._found:
-            self._found[by_length] = self._find(request, rights)
+            self._found[by_length] = self._find(request)
         return self._found[by_length]
 
-    def _find(self, request: Request, rights: Rights | None) -> Why:
+    def _find(self, request: Request) -> Why:
         gpus, pools = request.sizes[-1], self._snapshot.pools(request)
         if not pools:
             pool = request.pools[0] if request.pools else ""
             missing = self._not_in_policy(request, pool, "pool", pool, self._policy.pools)
             return Why(pool, gpus, "environment", f"{missing} {REMOVED_POOL}")
         holdings = [self._snapshot.accounts.holding(request, pool) for pool in pools]
-        if rights is None:
+        rights = [self._snapshot.rights(request, pool) for pool in pools]
+        if None in rights:
             return Why(pools[0], gpus, "quota_exhausted", self._no_rights(request, pools[0]))
-        reasons = [self._reason(request, rights, holding, gpus) for holding in holdings]
+        reasons = [self._reason(request, holding, gpus) for holding in holdings]
         at = next((at for at, reason in enumerate(reasons) if reason not in BESIDES_SPACE), 0)
-        said = Sentence(partial(self._say, request, rights, holdings, reasons, at))
+        said = Sentence(partial(self._say, request, holdings, reasons, at))
         blockers = self._blockers(request, holdings[at], reasons[at])
         return Why(pools[at], gpus, reasons[at], said, blockers)
 
     def _say(
         self,
         request: Request,
-        rights: Rights,
         holdings: Sequence[Holding],
         reasons: Sequence[Reason],
         at: int,
     ) -> str:
         """The sentence about the pool where it stands, and a word on the others."""
         holding = holdings[at]
-        facts = self._facts(request, rights, holding, reasons[at])
+        facts = self._facts(request, holding, reasons[at])
         message = f"{self._needs(request, holding.pool)}; {facts}."
         others = [
             f"{other.pool} ({reason})"
@@ -141,7 +141,9 @@ class Reasons:
         ]
         return f"{message} It cannot start in {', '.join(others)} either." if others else message
 
-    def _reason(self, request: Request, rights: Rights, holding: Holding, gpus: int) -> Reason:
+    def _reason(self, request: Request, holding: Holding, gpus: int) -> Reason:
+        rights = self._snapshot.rights(request, holding.pool)
+        assert rights is not None
         if holding.allowed_class(gpus, rights) is None:
             if rights.barred == PAUSED:
                 return "paused"
@@ -205,10 +207,11 @@ class Reasons:
             return tuple(dict.fromkeys(each.request.id for each in kept))
         return ()
 
-    def _facts(self, request: Request, rights: Rights, holding: Holding, reason: Reason) -> str:
+    def _facts(self, request: Request, holding: Holding, reason: Reason) -> str:
         used = words.used(holding)
         if reason in ("quota_exhausted", "paused"):
-            return f"{used}, and {rights.barred or NO_BORROWING}"
+            rights = self._snapshot.rights(request, holding.pool)
+            return f"{used}, and {(rights and rights.barred) or NO_BORROWING}"
         if reason == "borrow_limit":
             return words.borrow_limit(holding.limited_by(request.sizes[-1]))
         if reason == "ceiling":

@@ -88,6 +88,8 @@ CONTRADICTIONS = [
     ("borrowing: {kinds: []}", "borrowing.kinds", "is empty; write all"),
     ("borrowing: {kinds: [eval]}", "borrowing.kinds", "unknown kind 'eval'"),
     ("borrowing: {tiers: [gold]}", "borrowing.tiers", "unknown tier 'gold'"),
+    ("preemption: {askers: [gold]}", "preemption.askers", "unknown tier 'gold'"),
+    ("preemption: {askers: []}", "preemption.askers", "write all, or set preemption.mode: off"),
     ("fair_share: {half_life: 0s}", "fair_share.half_life", "must be longer than 0"),
     (
         "fast_lane: {t5: {gpus: 2, max_gpus: 1, max_duration: 30m}}",

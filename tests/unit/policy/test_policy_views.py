@@ -46,6 +46,9 @@ def test_the_starter_policy_shows_or_mentions_every_key_and_kind():
         "windows:",
         "    ceilings:",
         "    projects:",
+        "    preemption: {mode: auto}",
+        "    borrowing: {max_duration",
+        "    borrowing: {kinds",
         "    lend_limit: {h100",
     ],
 )
@@ -189,6 +192,35 @@ borrowing: {mode: off}
 def test_who_is_stopped_for_whom(rules, says):
     said = sentences(parse_policy(f"pools: {{a: {{gpus: 1}}}}\nteams: {{b: {{}}}}\n{rules}"))
     assert says in said[-1]
+
+
+def test_rules_of_one_pool_or_one_team_are_said_of_these():
+    said = sentences(
+        parse_policy("""
+pools:
+  h100: {gpus: 16, preemption: {mode: auto, grace: 2m, askers: [critical, standard]}}
+  t4: {gpus: 16, borrowing: {max_duration: 4h, tiers: [standard]}}
+  v100: {gpus: 16, borrowing: {mode: off}}
+teams:
+  nlp: {quota: {v100: 8}, borrowing: {kinds: [batch_inference], max_duration: 1h}}
+  vision: {quota: {h100: 8}}
+""")
+    )
+    assert {
+        "nlp is guaranteed 8 of 16 v100, may not borrow, and lends nothing.",
+        "vision may not use v100.",
+        "In h100, idle GPUs are lent to teams that want more than their quota.",
+        "In t4, idle GPUs are lent to teams that want more than their quota, for the tier standard only.",
+        "In v100, idle GPUs stay with their team: nobody borrows.",
+        "In h100, team nlp borrows, for batch_inference only.",
+        "In t4, team nlp borrows, for the tier standard only, for batch_inference only.",
+        "In v100, team nlp does not borrow.",
+        "In h100, borrowed work is stopped for work within a quota, and a lower tier for a higher one of the "
+        "same team: after 2 min of notice, and not before it has run for 10 min. It goes on later. This is "
+        "done for the tiers critical and standard only.",
+        "In t4, what nlp has borrowed for 1 h is stopped for whoever waits, after 5 min of notice; what "
+        "vision has borrowed for 4 h is stopped for whoever waits, after 5 min of notice.",
+    } <= set(said)
 
 
 def test_where_runs_find_their_notices_is_said_where_any_are_given():

@@ -15,7 +15,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import cached_property
 from itertools import combinations, permutations
 from typing import NamedTuple
@@ -73,8 +72,7 @@ class Pass(NamedTuple):
     @property
     def at_its_end(self) -> Books:
         """With all that a person is asked for done: what is decided is the same."""
-        grace = self.policy.preemption.grace.total_seconds()
-        after = self.before.following(_agreed(self.plan), self.now, grace)
+        after = self.before.following(_agreed(self.plan), self.now, self.policy.grace)
         return Books(self.policy, after, self.now)
 
 
@@ -177,8 +175,12 @@ class Books:
 
     def leaves(self, lease: Lease) -> bool:
         """Whether it is under notice, or over before anybody who is given notice has to be gone."""
-        soon = self.now + self.policy.preemption.grace.total_seconds()
-        return lease.notice_until is not None or (lease.ends is not None and lease.ends <= soon)
+        return lease.notice_until is not None or self.ends_soon(lease)
+
+    def ends_soon(self, lease: Lease) -> bool:
+        """Whether it is over before anybody given notice has to be gone; not what is long overdue."""
+        grace = self.policy.grace(lease.pool)
+        return lease.ends is not None and abs(lease.ends - self.now) <= grace
 
     def parts_on(self, pool: str, node: str, held: Iterable[Lease | Promise]) -> list[int]:
         """The GPUs of each of these on the node."""
@@ -449,7 +451,7 @@ class Books:
         class_, account = self.class_of(request, pool, gpus), self.account(request, pool)
         if class_ <= Class.GUARANTEED:
             return True
-        rules = self.policy.borrowing
+        rules = self.policy.borrowing_rules(account.team, pool)
         if class_ is Class.BORROWING and (
             rules.mode == "off"
             or (rules.tiers != "all" and request.tier not in rules.tiers)
@@ -648,11 +650,14 @@ def wrong_victims(done: Pass) -> list[str]:
 
 def _unguarded(done: Pass, preemption: Preemption) -> Iterator[str]:
     """Victims that are protected whatever the rule."""
-    rules, asker = done.policy.preemption, preemption.request.id
+    asker = preemption.request.id
+    rules = done.policy.stop_rules(preemption.promise.pool)
     leases = {lease.id: lease for lease in done.before.leases}
     if not preemption.victims:
         yield f"{asker} preempts nobody"
     others = [victim for victim in preemption.victims if victim.rule != "term"]
+    if rules.askers != "all" and preemption.request.tier not in rules.askers:
+        yield f"{asker} preempts, and its tier is not among the askers"
     if others and rules.mode == "off":
         yield f"{asker} preempts {_ids(others)} though preemption is off"
     if preemption.awaits_approval is not (rules.mode == "approval" and bool(others)):
@@ -693,8 +698,7 @@ def _moment(done: Pass, starts: int, preemptions: int) -> Books:
             if lease.notice_for in withdrawn and lease.id in stay
         ],
     )
-    grace = done.policy.preemption.grace.total_seconds()
-    after = done.before.following(_agreed(plan), done.now, grace)
+    after = done.before.following(_agreed(plan), done.now, done.policy.grace)
     return Books(done.policy, after, done.now)
 
 
@@ -750,10 +754,7 @@ def _needless(done: Pass, books: Books, preemption: Preemption) -> Iterator[str]
 
 def _over_by_then(books: Books) -> list[str]:
     """The leases, by id, that end before those who are given notice now have to be gone."""
-    until = books.now + books.policy.preemption.grace.total_seconds()
-    return [
-        lease.id for lease in books.state.leases if lease.ends is not None and lease.ends <= until
-    ]
+    return [lease.id for lease in books.state.leases if books.ends_soon(lease)]
 
 
 def _rule_holds(
@@ -780,7 +781,7 @@ def _rule_holds(
         return books.tier(request).may_preempt and fewer_points and soft
     if victim.rule == "rebalance":
         return (
-            books.policy.preemption.rebalance
+            books.policy.stop_rules(pool).rebalance
             and owner != asker
             and borrowed
             and not _covers(books, asker, pool, gpus, gone, same_team)
@@ -788,7 +789,7 @@ def _rule_holds(
             and _fairer(books, asker, owner, pool, gpus, victims)
         )
     if victim.rule == "term":
-        longest = books.policy.borrowing.max_duration
+        longest = books.policy.borrowing_rules(lease.team, pool).max_duration
         since = lease.started if lease.term_from is None else lease.term_from
         return longest is not None and borrowed and books.now - since >= longest.total_seconds()
     return False
@@ -979,7 +980,7 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
     guaranteed reservation, only while it would be over by its start. A start that counts on
     stopping work may be later by a notice: nobody is stopped before the request fits with that alone.
     """
-    if later.policy.preemption.mode != "off" or later.policy.borrowing.max_duration is not None:
+    if later.policy.stops_work:
         return []  # Such a start may count on work that could be stopped, and is not yet.
     wrong = []
     reasons = later.plan.reasons()
@@ -1004,13 +1005,9 @@ def moved_later(earlier: Pass, later: Pass) -> list[str]:
         ):
             continue
         latest = _starts_at_the_latest(later, id)
-        rules = later.policy.preemption
-        if rules.mode == "auto" and not rules.min_runtime:
-            continue  # What starts may be stopped at once, and so is counted on.
-        slack = rules.grace + rules.min_runtime if rules.mode == "auto" else timedelta(0)
         # What is due already starts in the next pass, or has its victims leave then.
         due = later.now if kept.at <= earlier.now else kept.at
-        if latest > due + slack.total_seconds() and not _yields(earlier, later, kept):
+        if latest > due and not _yields(earlier, later, kept):
             wrong.append(
                 f"{id} had {kept.pool} reserved from {kept.at - later.now:+g}, now {latest}"
             )

@@ -208,7 +208,7 @@ class Moment:
             return "quota_exhausted"
         if self.class_of(request, pool, gpus) is not Class.BORROWING:
             return None
-        borrowing = self.policy.borrowing
+        borrowing = self.policy.borrowing_rules(request.team, pool)
         limit = self.policy.teams[request.team].borrow_limit.get(pool)
         if (
             borrowing.mode == "off"

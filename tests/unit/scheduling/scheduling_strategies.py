@@ -176,7 +176,11 @@ def sound_policies(
     ``like``: with the pools of another. ``plain``: no fast lane, grants, windows or ceilings.
     """
     pick = _picker(draw)
-    pools = _pools(pick) if like is None else like.model_dump(include={"pools"})["pools"]
+    pools = (
+        _pools(pick)
+        if like is None
+        else like.model_dump(include={"pools"}, exclude_unset=True)["pools"]
+    )
     sizes = {name: Policy(pools={name: pool}, teams={}).pools[name] for name, pool in pools.items()}
     left = {name: pool.capacity // 1000 for name, pool in sizes.items()}
     teams = {name: _team(pick, left, plain) for name in TEAMS[: pick(2, 3, 3)]}
@@ -188,19 +192,15 @@ def sound_policies(
                 "points": pick(500, 1000, 2000, 3000),
             }
         }
-    written["borrowing"] = {
-        "mode": pick(*["auto"] * 11, "off"),
-        "max_duration": pick(None, None, None, "10m", "1h"),
-        "tiers": list(pick(*[()] * 11, ("standard", "milestone"))) or "all",
-        "kinds": list(pick(*[()] * 15, ("training",))) or "all",
-    }
-    written["preemption"] = {
-        "mode": pick(*["auto"] * 5, "approval", "off"),
-        "grace": pick("5m", "5m", "0s", "30m"),
-        "min_runtime": pick("10m", "10m", "0s", "1h"),
-        "max_per_run": pick(3, 1, 0),
-        "rebalance": pick(False, True),
-    }
+    written["borrowing"] = _borrowing(pick)
+    written["preemption"] = _preemption(pick)
+    if like is None and not sections.keys() & {"borrowing", "preemption"}:
+        for pool in pools.values():
+            pool |= _of_one(pick, "preemption", _preemption) | _of_one(
+                pick, "borrowing", _borrowing
+            )
+        for team in teams.values():
+            team |= _of_one(pick, "borrowing", _borrowing)
     written["backfill"] = {
         "enabled": pick(True, True, True, False),
         "reserve_after": pick("30m", "0s", "2h"),
@@ -210,6 +210,35 @@ def sound_policies(
     if not plain:
         written |= _extras(pick, sizes, teams)
     return Policy.model_validate({**written, **sections})
+
+
+def _borrowing(pick: Pick) -> dict[str, Any]:
+    return {
+        "mode": pick(*["auto"] * 11, "off"),
+        "max_duration": pick(None, None, None, "10m", "1h"),
+        "tiers": list(pick(*[()] * 11, ("standard", "milestone"))) or "all",
+        "kinds": list(pick(*[()] * 15, ("training",))) or "all",
+    }
+
+
+def _preemption(pick: Pick) -> dict[str, Any]:
+    return {
+        "mode": pick(*["auto"] * 5, "approval", "off"),
+        "askers": list(pick(*[()] * 9, ("standard", "milestone"))) or "all",
+        "grace": pick("5m", "5m", "0s", "30m"),
+        "min_runtime": pick("10m", "10m", "0s", "1h"),
+        "max_per_run": pick(3, 1, 0),
+        "rebalance": pick(False, True),
+    }
+
+
+def _of_one(pick: Pick, key: str, rules: Callable[[Pick], dict[str, Any]]) -> dict[str, Any]:
+    """A key of these rules that differs for one pool or one team; most have none."""
+    if pick(*[True] * 5, False):
+        return {}
+    drawn = rules(pick)
+    name = pick(*drawn)
+    return {key: {name: drawn[name]}}
 
 
 def _pools(pick: Pick) -> dict[str, Any]:
@@ -514,9 +543,16 @@ def ending_stories(draw: st.DrawFn) -> Story:
     for good.
     """
     policy = draw(sound_policies(ordering={"wait_points_per_hour": 1000}))
-    borrowing = policy.borrowing.model_copy(update={"max_duration": None})
-    policy = policy.model_copy(update={"borrowing": borrowing})
+    policy = _without_terms(policy)
     return Story(policy, draw(sound_states(policy, bounded=True)))
+
+
+def _without_terms(policy: Policy) -> Policy:
+    written = policy.model_dump(by_alias=True, exclude_unset=True)
+    for rules in (written, *written["pools"].values(), *written["teams"].values()):
+        if "borrowing" in rules:
+            rules["borrowing"].pop("max_duration", None)
+    return Policy.model_validate(written)
 
 
 @st.composite

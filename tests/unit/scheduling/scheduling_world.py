@@ -33,7 +33,7 @@ class World:
     def decide(self) -> Pass:
         """One pass; all of it is carried out but for what awaits approval."""
         decided = plan(self.policy, self.state, self.now)
-        after = self.state.following(decided, self.now, self._grace)
+        after = self.state.following(decided, self.now, self.policy.grace)
         self.passes.append(Pass(self.policy, self.state, self.now, decided, after))
         self.state = after
         return self.passes[-1]
@@ -86,15 +86,11 @@ class World:
         if proposed:
             agreed = replace(proposed[number % len(proposed)], awaits_approval=False)
             agreed_on = Plan(starts=(), waiting=(), preemptions=(agreed,))
-            self.state = self.state.following(agreed_on, self.now, self._grace)
+            self.state = self.state.following(agreed_on, self.now, self.policy.grace)
 
     def rule(self, policy: Policy) -> None:
         """Another policy takes effect."""
         self.policy = policy
-
-    @property
-    def _grace(self) -> float:
-        return self.policy.preemption.grace.total_seconds()
 
     def _away(self, pool: str) -> frozenset[str]:
         return self.state.cordoned.get(pool, frozenset())
@@ -132,10 +128,11 @@ class World:
         for lease in self.state.leases:
             if lease.ends is not None:
                 yield lease.ends
-            yield lease.started + rules.preemption.min_runtime.total_seconds()
-            if rules.borrowing.max_duration is not None:
+            yield lease.started + rules.stop_rules(lease.pool).min_runtime.total_seconds()
+            term = rules.borrowing_rules(lease.team, lease.pool).max_duration
+            if term is not None:
                 since = lease.started if lease.term_from is None else lease.term_from
-                yield since + rules.borrowing.max_duration.total_seconds()
+                yield since + term.total_seconds()
         for request in self.state.requests:
             yield request.submitted + rules.backfill.reserve_after.total_seconds()
         if self.passes:

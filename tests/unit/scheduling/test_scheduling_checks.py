@@ -40,8 +40,7 @@ TEAMS = {"red": {"quota": {"t4": 2}}, "blue": {"quota": {"t4": 2}}}
 
 def passed(rules: Policy, before: State, now: float = NOW, **plan: Any) -> Pass:
     decided = Plan(**{"starts": (), "waiting": (), **plan})
-    grace = rules.preemption.grace.total_seconds()
-    return Pass(rules, before, now, decided, before.following(decided, now, grace))
+    return Pass(rules, before, now, decided, before.following(decided, now, rules.grace))
 
 
 def start(request: Request, nodes: Mapping[str, int] = {}) -> Start:
