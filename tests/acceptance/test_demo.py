@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from dagster import DagsterInstance
 from sqlalchemy import URL
 
 from dagster_gpufair.ledger import leases
@@ -115,14 +116,14 @@ def test_the_workload_ends_as_it_should_and_the_record_says_the_same(
     assert demo.end() == 0, demo.said
     assert f"http://127.0.0.1:{port}" in demo.said
     assert f"export DAGSTER_HOME={home}" in demo.said
-    assert "The workload is done: 19 runs" in demo.said
+    assert "The workload is done: 21 runs" in demo.said
     # team, runs, started, refused, asked for GPUs
-    assert re.search(r"^nlp +8 +6 +2 +7 ", demo.said, re.M)
-    assert re.search(r"^vision +9 +8 +1 +9 ", demo.said, re.M)
+    assert re.search(r"^nlp +9 +7 +2 +8 ", demo.said, re.M)
+    assert re.search(r"^vision +10 +9 +1 +10 ", demo.said, re.M)
     assert re.search(r"^platform +2 +2 +0 +1 ", demo.said, re.M)
     for code in ("tier_not_allowed", "exceeds_pool", "invalid_request"):
         assert re.search(rf"^    {code}: \w", demo.said, re.M)
-    assert "violations: none, in the record of 14 grants" in demo.said
+    assert "violations: none, in the record of 17 grants" in demo.said
     assert processes_of(home) == []
 
     ledger = Ledger(URL.create("sqlite", database=str(home / "gpufair.db")))
@@ -131,8 +132,19 @@ def test_the_workload_ends_as_it_should_and_the_record_says_the_same(
         assert violations(session) == []
         assert ungated_use(session) == []
     ledger.dispose()
-    assert {lease.release_reason for lease in record} == {"success"}
-    assert len(record) == 14
+    assert len(record) == 17
+    # One run was stopped for another, and went on from its checkpoint.
+    (stopped,) = (lease for lease in record if lease.release_reason != "success")
+    assert stopped.state == "preempted"
+    (went_on,) = (
+        lease for lease in record if lease.request_id == stopped.request_id and lease is not stopped
+    )
+    assert f"{went_on.run_id[:8]} went on with the work of {stopped.run_id[:8]}" in demo.said
+    with DagsterInstance.from_config(str(home)) as instance:
+        said = " ".join(log.user_message for log in instance.all_logs(went_on.run_id))
+    began = re.search(r"begins after epoch (\d+) of 24", said)
+    assert began is not None
+    assert int(began[1]) > 0
     highest = re.search(r"^h100 +16 +(\d+) ", demo.said, re.M)
     assert highest is not None
     assert int(highest[1]) in range(8, 17)

@@ -49,6 +49,11 @@ class Ended:
         return self.request is not None and self.request.state == "refused"
 
     @property
+    def stops(self) -> int:
+        """How often it was stopped for other work."""
+        return self.request.preempted if self.request is not None else 0
+
+    @property
     def started(self) -> bool:
         return self.record.start_time is not None
 
@@ -56,6 +61,8 @@ class Ended:
     def wrong(self) -> str | None:
         """What is not as it should be; None if all is."""
         status = self.record.dagster_run.status.value
+        if self.ask.is_stopped and not self.stops:
+            return "should have been stopped for other work, and was not"
         if self.ask.refused is None:
             return None if status == "SUCCESS" else f"should have succeeded, and is {status}"
         code = self.request.refusal_code if self.request else None
@@ -120,10 +127,11 @@ def _judge(session: Session, sight: Sight, policy: Policy, took: float) -> Verdi
     runs = [
         Ended(
             ask=ask,
-            record=sight.records[run_id],
+            record=sight.last_of(run_id),
             request=known.get(run_id),
-            waited=started[run_id] - known[run_id].submitted_at
-            if run_id in started and run_id in known
+            # Who was stopped waits anew by its request; here its first wait counts.
+            waited=started[run_id] - sight.records[run_id].create_timestamp.timestamp()
+            if run_id in started
             else None,
         )
         for run_id, ask in reversed(list(sight.asks.items()))
@@ -183,6 +191,10 @@ def summary(verdict: Verdict) -> Iterator[RenderableType]:
     yield ""
     yield _pools(verdict)
     yield ""
+    if stopped := [run for run in verdict.runs if run.request is not None and run.stops]:
+        yield headline("Stopped for other work, and gone on with")
+        yield from (under(_gone_on(run)) for run in stopped)
+        yield ""
     yield headline("Runs to look at")
     yield under(_notable(verdict))
     yield ""
@@ -206,6 +218,13 @@ def summary(verdict: Verdict) -> Iterator[RenderableType]:
             f"violations: none, in the record of {grants} (pools, nodes, quotas, borrow limits, "
             "what is held back)"
         )
+
+
+def _gone_on(run: Ended) -> str:
+    assert run.request is not None
+    times = "once" if run.stops == 1 else f"{run.stops} times"
+    begun = run.request.id[:SHORT]
+    return f"{run.name} went on with the work of {begun}, which was stopped {times}"
 
 
 def _teams(verdict: Verdict) -> RenderableType:

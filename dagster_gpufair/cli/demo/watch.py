@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import OperationalError
@@ -14,6 +14,7 @@ from dagster_gpufair.cli.instance.opening import OpenLedger
 from dagster_gpufair.cli.moment.current import SHORT, Moment, read_moment
 from dagster_gpufair.cli.output.text import sentence
 from dagster_gpufair.cli.output.times import clock
+from dagster_gpufair.gate.submission.tags import CONTINUES
 from dagster_gpufair.ledger import events, policies
 from dagster_gpufair.ledger.connect import LedgerUnavailable
 from dagster_gpufair.ledger.events import Event
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 class Sight:
     """One look. ``moment`` is None as long as there is no policy, ``news`` what happened since the last.
 
-    ``asks`` are those of the demo's own runs, by run.
+    ``asks`` are those of the demo's own runs, by run; ``gone_on`` has for each of these that was stopped
+    for other work the run that goes on with its work now.
     """
 
     moment: Moment | None
@@ -35,15 +37,21 @@ class Sight:
     asks: Mapping[str, DemoRun]
     expected: int
     news: Sequence[str]
+    gone_on: Mapping[str, RunRecord] = field(default_factory=dict)
 
     @property
     def ended(self) -> int:
         """How many of the demo's runs have ended, and given back what they held."""
-        held = {lease.run_id for lease in self.moment.leases} if self.moment else set()
+        held = {lease.request_id for lease in self.moment.leases} if self.moment else set()
+        busy = held | (self.waiting or set())
         return sum(
-            self.records[run_id].dagster_run.is_finished and run_id not in held
+            self.last_of(run_id).dagster_run.is_finished and run_id not in busy
             for run_id in self.asks
         )
+
+    def last_of(self, run_id: str) -> RunRecord:
+        """The run itself, or the one that goes on with its work now."""
+        return self.gone_on.get(run_id) or self.records[run_id]
 
     @property
     def all_ended(self) -> bool:
@@ -63,7 +71,9 @@ class Sight:
 
     def job(self, run_id: str) -> str:
         """Whose it is, and its job: ``nlp finetune``."""
-        ask, record = self.asks.get(run_id), self.records.get(run_id)
+        record = self.records.get(run_id)
+        begun = run_id if record is None else _begun_by(record)
+        ask = self.asks.get(begun)
         words = [ask.team] if ask is not None else []
         if record is not None:
             words.append(record.dagster_run.job_name)
@@ -106,11 +116,16 @@ class Watch:
             for run_id, record in records.items()
             if (ask := self._workload.ask_of(run_id, record.dagster_run.tags)) is not None
         }
+        gone_on: dict[str, RunRecord] = {}
+        # The newest first.
+        for record in records.values():
+            if (begun := _begun_by(record)) in asks and CONTINUES in record.dagster_run.tags:
+                gone_on.setdefault(begun, record)
         with self._opened.ledger.reading() as session:
             known = policies.in_force(session) is not None
             moment = read_moment(self._opened, session, time.time()) if known else None
             happened = events.since(session, self._cursor)
-        sight = Sight(moment, records, asks, self._workload.expected, ())
+        sight = Sight(moment, records, asks, self._workload.expected, (), gone_on)
         news = [line for event in happened if (line := _news(event, sight)) is not None]
         return replace(sight, news=news), happened[-1].id if happened else self._cursor
 
@@ -121,15 +136,21 @@ class Watch:
             self._seen, self._changed_at = seen, time.monotonic()
 
 
+def _begun_by(record: RunRecord) -> str:
+    """The run that began what this one does: itself, if it goes on with nothing."""
+    continues = record.dagster_run.tags.get(CONTINUES, "")
+    return continues.rpartition("/")[0] or record.dagster_run.run_id
+
+
 def _news(event: Event, sight: Sight) -> str | None:
     """An event in a line; None for what the tables show."""
-    said = _said(event)
+    said = _said(event, sight)
     if said is None or event.run_id is None:
         return None
     return f"{clock(event.at, event.at, seconds=True)}  {sight.name(event.run_id)}: {said}"
 
 
-def _said(event: Event) -> str | None:
+def _said(event: Event, sight: Sight) -> str | None:
     data = event.data
     if event.kind == "granted":
         waited = duration_in_words(max(0.0, event.at - float(data.get("submitted", event.at))))
@@ -145,6 +166,15 @@ def _said(event: Event) -> str | None:
         return f"waits again: {sentence(str(data.get('reason', '')))}"
     if event.kind == "cancelled":
         return f"does not wait any more: {sentence(str(data.get('why', '')))}"
+    if event.kind == "notice":
+        until = clock(float(data["until"]), event.at, seconds=True)
+        whom = f" for {sight.name(str(data['for']))}" if data.get("for") else ""
+        return f"is told that it is stopped at {until}{whom} ({data.get('rule')})"
+    if event.kind == "preempted":
+        gpus = format_gpus(int(data["gpus"]))
+        return f"stopped, releases {gpus} {event.pool}; its work waits to go on"
+    if event.kind == "continued":
+        return f"goes on with the work of {str(data['of'])[:SHORT]}"
     if event.kind == "ungated":
         return f"uses {format_gpus(int(data['gpus']))} {event.pool} without a grant"
     return None

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import click
 
 from dagster_gpufair.cli.demo.home import HOST
 from dagster_gpufair.cli.output.text import sentence
-from dagster_gpufair.gate.submission.tags import GPUS, POOL, TEAM, TIER
+from dagster_gpufair.gate.submission.tags import CONTINUES, GPUS, POOL, TEAM, TIER
 
 MOST_SHARDS = 40
 """Partitions of the example's asset."""
@@ -49,7 +51,8 @@ class DemoRun:
     """What a team submits: one run, or with ``shards`` a backfill of so many.
 
     ``what`` says in words what it asks, ``note`` what to see in it, and ``refused`` is the code with
-    which it should be refused.
+    which it should be refused. It takes ``at_least`` so many seconds; ``is_stopped`` if it should be
+    stopped for other work in that time, and go on later.
     """
 
     team: str
@@ -60,6 +63,8 @@ class DemoRun:
     shards: int = 0
     note: str = ""
     refused: str | None = None
+    at_least: float = 0.0
+    is_stopped: bool = False
 
     @property
     def runs(self) -> int:
@@ -89,7 +94,7 @@ def second_asks() -> Sequence[DemoRun]:
             note="critical: goes before all that waits",
         ),
         DemoRun(
-            "nlp", "pretrain", "8 h100 on one node, milestone",
+            "nlp", "pretrain", "8 h100 on one node, standard", {TIER: "standard"},
             note="a gang: starts when a whole node is free, all or nothing",
         ),
         DemoRun(
@@ -114,6 +119,27 @@ def second_asks() -> Sequence[DemoRun]:
         DemoRun(
             "vision", "train", "4 h100, and claims to be of team nlp", {TEAM: "nlp"},
             refused="invalid_request",
+        ),
+    )  # fmt: skip
+
+
+def third_asks() -> Sequence[DemoRun]:
+    """All that is idle, borrowed by one run that goes on for long."""
+    return (
+        DemoRun(
+            "vision", "train_for_long", "12 h100, exploratory", op="epochs", at_least=30,
+            is_stopped=True,
+            note="borrowed: is told, saves, stops for the next, and goes on from its checkpoint",
+        ),
+    )  # fmt: skip
+
+
+def last_asks() -> Sequence[DemoRun]:
+    """What is guaranteed, and has been lent."""
+    return (
+        DemoRun(
+            "nlp", "pretrain", "8 h100 on one node, milestone",
+            note="gets back what its team has lent",
         ),
     )  # fmt: skip
 
@@ -202,43 +228,44 @@ class Workload:
     def __init__(self, web: Web, seconds: float, shards: int):
         self._web = web
         self._seconds = seconds
-        self._first = list(first_asks(shards))
-        self._second = list(second_asks())
+        parts = (first_asks(shards), second_asks(), third_asks(), last_asks())
+        self._parts = deque(deque(part) for part in parts)
         self._by_run: dict[str, DemoRun] = {}
         self._by_backfill: dict[str, DemoRun] = {}
 
     @property
     def expected(self) -> int:
         """How many runs there will be in all."""
-        asks = [*self._first, *self._second, *self._by_run.values(), *self._by_backfill.values()]
+        asks = [*chain(*self._parts), *self._by_run.values(), *self._by_backfill.values()]
         return sum(ask.runs for ask in asks)
 
-    @property
-    def all_submitted(self) -> bool:
-        """Whether nothing is left to be submitted."""
-        return not self._first and not self._second
-
     def submit_next(self, waiting: Collection[str] | None) -> DemoRun | None:
-        """Submit one more, if it is time: the second part waits until the first is served.
+        """Submit one more, if it is time: each part waits until those before are served.
 
         Args:
             waiting: ids of the runs that wait for GPUs; None if that is not known.
         """
-        if not self._first and self._second and waiting is not None:
+        if len(self._parts) > 1 and not self._parts[0] and waiting is not None:
             if any(run_id in waiting for run_id in self._by_run):
                 return None
-            self._first, self._second = self._second, []
-        return self._submit(self._first.pop(0)) if self._first else None
+            self._parts.popleft()
+        return self._submit(self._parts[0].popleft()) if self._parts[0] else None
 
     def ask_of(self, run_id: str, tags: Mapping[str, str]) -> DemoRun | None:
-        """What a run was submitted for; None if somebody else has submitted it."""
+        """What a run was submitted for; None if somebody else has submitted it.
+
+        A run that goes on with another's work was not submitted for anything.
+        """
+        if CONTINUES in tags:
+            return None
         return self._by_run.get(run_id) or self._by_backfill.get(tags.get(BACKFILL_TAG, ""))
 
     def _submit(self, ask: DemoRun) -> DemoRun:
         if ask.shards:
             self._by_backfill[self._web.backfill(ask, self._seconds)] = ask
         else:
-            self._by_run[self._web.launch(ask, self._seconds)] = ask
+            seconds = max(self._seconds, ask.at_least)
+            self._by_run[self._web.launch(ask, seconds)] = ask
         return ask
 
 
