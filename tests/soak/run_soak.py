@@ -53,8 +53,8 @@ preemption: {{mode: auto, grace: 3s, min_runtime: 1s}}
 LAUNCHED = "soak/launched"
 """A tag of what was launched; also of a launch whose answer was lost, and that was made again."""
 MANNERS = ("plain", "saves", "stubborn", "forks")
-SETTLES = 420.0
-"""Seconds that the last runs have to come to their ends."""
+STANDS_STILL = 240.0
+"""Seconds in which nothing ends, after which nothing is expected to end any more."""
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Soak:
         job, manner, team = "train", "plain", self.chance.choice(["red", "blue"])
         if self.preempts:
             # Longer and larger, so that the pool is full, and who borrows is in the way.
-            gpus, seconds = self.chance.choice([2, 4, 4]), seconds * 4
+            gpus, seconds = self.chance.choice([2, 4, 4]), seconds * 2
             job = self.chance.choice(["train", "in_steps"])
             manner, team = self.chance.choice(MANNERS), self.chance.choice(["red", "blue", "green"])
             seconds *= 3 if team == "green" else 1
@@ -170,9 +170,13 @@ class Soak:
         runs = self.site.instance.get_runs()
         return sorted(run.run_id for run in runs if run.status.value == status)
 
+    def unfinished(self) -> int:
+        """How many runs go on, or wait."""
+        return len(self.site.instance.get_run_ids(RunsFilter(statuses=UNFINISHED_RUN_STATUSES)))
+
     def settled(self) -> bool:
         """No run goes on, and none is to be gone on with."""
-        if self.site.instance.get_run_ids(RunsFilter(statuses=UNFINISHED_RUN_STATUSES)):
+        if self.unfinished():
             return False
         with ledger_of(self.site.instance).reading() as session:
             return requests.count_waiting(session) == 0
@@ -201,8 +205,10 @@ def soak(
             time.sleep(what.chance.random())
             if number % 20 == 0:
                 say(f"{number} of {len(happens)}: {dict(what.kills)}")
-        end = time.monotonic() + SETTLES
-        while time.monotonic() < end and not _with_patience(what.settled):
+        unfinished, since = -1, time.monotonic()
+        while time.monotonic() < since + STANDS_STILL and not _with_patience(what.settled):
+            if (left := _with_patience(what.unfinished)) != unfinished:
+                unfinished, since = left, time.monotonic()
             time.sleep(1)
         verdict = Verdict(seed, runs, what.kills)
         _judge(what, verdict)
