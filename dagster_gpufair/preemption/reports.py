@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -16,6 +17,8 @@ from dagster_gpufair.preemption.notices import LOOK_EVERY, watch_of
 from dagster_gpufair.preemption.place import Place, find_place
 
 _logger = logging.getLogger("dagster_gpufair.preemption")
+_TERM_TAKES = 10.0
+"""Seconds that a process has to end by SIGTERM."""
 _unwritten: set[str] = set()
 """The files that could not be written last time, so that it is said once."""
 
@@ -58,12 +61,16 @@ def stop_here() -> None:
     To return would mean that the work is done, and to raise that it has failed, so this does neither: it
     blocks until the process is stopped. It returns only if the run is not under notice, or the notice is
     taken back: go on with the work then. Save first; with several processes call it in each.
+
+    If the process that began this one ends meanwhile, nobody is left to stop this one: it ends itself, first
+    by SIGTERM.
     """
     place = find_place()
     watch = watch_of(place)
     if watch is None or place.channel is None:
         return
     answer = files.stop_here_file(place.step)
+    parent, orphaned_at = os.getppid(), None
     while watch.notice(at_once=True) is not None:
         # Each time: the daemon removes an answer to an earlier notice, and the folder may fill up.
         if not (place.channel / answer).exists():
@@ -71,6 +78,11 @@ def stop_here() -> None:
             if place.step is not None:
                 said["step"] = place.step
             _say(place, answer, said)
+        if orphaned_at is None and os.getppid() != parent:
+            orphaned_at = time.monotonic()
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif orphaned_at is not None and time.monotonic() - orphaned_at > _TERM_TAKES:
+            os._exit(1)
         time.sleep(LOOK_EVERY)
     with suppress(OSError):
         (place.channel / answer).unlink(missing_ok=True)

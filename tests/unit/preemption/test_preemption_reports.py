@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -105,6 +109,25 @@ def test_stop_here_returns_when_the_notice_is_taken_back(channel, clock):
 
     assert channel.names() == set()
     assert not should_stop()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a process does not see its parent end")
+@pytest.mark.parametrize(
+    "heeds", ["", "import signal; signal.signal(signal.SIGTERM, lambda *_: None); "]
+)
+def test_stop_here_ends_with_the_process_that_began_it(channel, heeds):
+    """A run's worker is killed while its step waits to be stopped: nobody is left to stop that."""
+    channel.notify(time.time() + 300)
+    step = f"{heeds}from dagster_gpufair.preemption import reports; reports._TERM_TAKES = 0.5; "
+    step += "reports.stop_here()"
+    worker = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {step!r}])"
+    with subprocess.Popen([sys.executable, "-c", worker], stdout=subprocess.PIPE) as run:
+        while "stop_here.json" not in channel.names():
+            time.sleep(0.05)
+        run.kill()
+        # It is over when the last process that has it is.
+        assert run.stdout is not None
+        assert run.stdout.read() == b""
 
 
 def test_stop_here_without_a_notice_returns_at_once_and_says_nothing(channel, clock):
