@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from gate_stage import Stage
+from gate_stage import POLICY, Stage
 
 from dagster_gpufair.engine import clock as clock_module
 from dagster_gpufair.ledger import leases, requests
@@ -63,6 +63,35 @@ def test_a_bounded_run_keeps_the_time_that_it_has(
     stage.pass_()
     assert stage.launched == [run_id, waits]
     stage.assert_nothing_lost()
+
+
+@pytest.mark.parametrize("by", [HOUR, -2 * HOUR])
+def test_a_run_under_notice_keeps_the_time_that_it_has(
+    stage: Stage, machine: Time, by: float
+) -> None:
+    stage.write_policy(f"{POLICY}preemption: {{mode: auto, grace: 1m, min_runtime: 0s}}")
+    stage.pass_()
+    borrows = stage.submit(team="blue", pool="a100", gpus=8)
+    stage.pass_()
+    stage.start(borrows)
+    stage.pass_()
+    asks = stage.submit(team="red", pool="a100", gpus=4)
+    stage.pass_()
+    assert stage.reason(asks) == "preempting"
+
+    machine.set += by
+    stage.pass_()
+    stage.pass_()
+
+    assert stage.launcher.terminated == []
+    (lease,) = stage.leases(borrows)
+    assert lease.notice_until is not None
+    assert 0 < lease.notice_until - time.time() <= 60
+    machine.set += 61
+    stage.at = time.time()
+    stage.pass_()
+    stage.launcher.await_terminated(borrows)
+    stage.pass_until(lambda: stage.holders() == {asks})
 
 
 def test_a_daemon_that_begins_after_the_clock_was_set_knows_it(stage: Stage, machine: Time) -> None:

@@ -123,6 +123,23 @@ def test_it_is_told_stopped_and_gone_on_with(stage: Stage) -> None:
     stage.assert_nothing_lost()
 
 
+def test_without_a_folder_for_notices_it_is_stopped_at_its_deadline(
+    open_stage: OpenStage, code: int, tmp_path: Path
+) -> None:
+    """The folder cannot be made: its page tells of the notice, its code is not told."""
+    (tmp_path / "a_file").touch()
+    nowhere = POLICY.replace("mode: auto", f"folder: {tmp_path}/a_file/gpufair, mode: auto")
+    stage = open_stage(nowhere, code=code)
+    stopped = borrowing(stage)
+    asks = asking(stage)
+    assert stage.tags(stopped)["reason"].startswith("stopped at ")
+    stop(stage, stopped)
+    next_run = goes_on(stage, stopped)
+    stage.pass_until(lambda: stage.holders() == {asks})
+    assert stage.status(next_run) == "QUEUED"
+    assert any("may not see its notice" in said for said in stage.log.said(logging.ERROR))
+
+
 def test_it_goes_on_if_nobody_needs_its_gpus_any_more(stage: Stage) -> None:
     spared = borrowing(stage)
     asks = asking(stage)
