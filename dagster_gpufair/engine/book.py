@@ -96,6 +96,11 @@ class Book:
         self._by_run[record.run_id] = record.id
         self._in_order = None
 
+    def reenter(self, record: RequestRecord) -> None:
+        """A request that waits is of another run now; what blocks it is judged anew by a pass."""
+        self._by_run.pop(self.queued[record.id].run_id, None)
+        self.enter(record)
+
     def leave(self, request_id: str) -> None:
         """A request waits no more."""
         self.changes += 1

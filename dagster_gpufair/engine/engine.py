@@ -223,8 +223,7 @@ class Engine:
             now_known = requests.by_ids(session, known)
         for id_, request in now_known.items():
             if request != known[id_] and request.state == "queued":
-                self.book.leave(id_)
-                self.book.enter(request)
+                self.book.reenter(request)
 
     def _cannot_go_on(self) -> list[tuple[RequestRecord, str]]:
         """What was stopped and can never go on, as the tries have found, and why."""
@@ -320,12 +319,12 @@ class Engine:
         self._enter_again(waiting)
         return [lease for lease in spared if lease.released_at is None]
 
-    def _reread_sources(self, session: Session, recalled: Iterable[LeaseRecord]) -> None:
-        """A launch that never happened was no start: its source has waited since the one before."""
+    def _reread_sources(self, session: Session, changed: Iterable[LeaseRecord]) -> None:
+        """When sources of what waits again started something last; a launch that never was is no start."""
         of = {
             (lease.team, lease.source)
-            for lease in recalled
-            if lease.void and lease.source is not None
+            for lease in changed
+            if lease.state in ("recalled", "preempted") and lease.source is not None
         }
         known = leases.source_starts(session, of)
         for source in of:

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from gate_stage import Stage
+from gate_stage import Stage, code_server
 
 from dagster_gpufair.engine import engine as engine_module
-from dagster_gpufair.ledger import events, nodes, policies
+from dagster_gpufair.ledger import approvals, events, nodes, pauses, policies, requests
 from dagster_gpufair.ledger.replay import past_passes
 from dagster_gpufair.ledger.state import state_of
 from dagster_gpufair.policy.loading import parse_policy
@@ -38,33 +39,65 @@ POLICIES = [
     fair_share: {half_life: 1h}
     """,
 ]
+PREEMPTS = [
+    """
+    pools: {a100: {nodes: {n1: 8, n2: 8}}, t4: {gpus: 4, preemption: {mode: approval}}}
+    teams:
+      red: {quota: {a100: 8, t4: 4}, projects: {deep: {quota: {a100: 2}}}}
+      blue: {quota: {a100: 4}, borrowing: {max_duration: 30m}}
+      green: {}
+    preemption: {mode: auto, grace: 1m, min_runtime: 10s}
+    """,
+    """
+    pools: {a100: {nodes: {n1: 8, n2: 8}}, t4: {gpus: 4}}
+    teams:
+      red: {quota: {a100: 4}}
+      blue: {quota: {a100: 8}}
+      green: {quota: {t4: 2}}
+    preemption: {mode: auto, grace: 0s, min_runtime: 10s, rebalance: true}
+    """,
+]
+CODE = Path(__file__).with_name("stage_training.py")
 STEPS = 60
 
 
 class Story:
     """What may happen between two passes, by chance."""
 
-    def __init__(self, stage: Stage, seed: int):
+    def __init__(self, stage: Stage, seed: int, policies: Sequence[str]):
         self.stage = stage
+        self.policies = policies
+        self.preempts = policies is PREEMPTS
         self.chance = random.Random(seed)
         self.now = time.time()
         self.policy = 0
 
     def go_on(self) -> None:
         """Something happens, and some time goes by."""
-        for _ in range(self.chance.randint(0, 3)):
+        for _ in range(self.chance.randint(0, 6 if self.preempts else 3)):
             self.chance.choice(
                 [self.submit] * 6
                 + [self.start] * 4
                 + [self.end] * 4
                 + [self.cancel, self.cordon, self.uncordon, self.trouble, self.mend, self.rule]
+                + [
+                    *[self.submit] * 12,
+                    *[self.start] * 10,
+                    self.pause,
+                    *[self.resume] * 3,
+                    *[self.decide] * 2,
+                ]
+                * self.preempts
             )()
         self.now += self.chance.choice([1.0, 1.0, 5.0, 20.0, 600.0, 3600.0])
 
     def submit(self) -> None:
         asks = self.chance.choice(
             [
-                {"pool": "a100", "gpus": self.chance.choice([1, 2, 4, 8])},
+                {
+                    "pool": "a100",
+                    "gpus": self.chance.choice([8, 4, 4] if self.preempts else [1, 2, 4, 8]),
+                },
                 {"pool": "a100,t4", "gpus": "2-4"},
                 {"pool": "t4", "gpus": self.chance.choice(["0.5", "1", "2"])},
             ]
@@ -73,6 +106,10 @@ class Story:
         more: dict[str, Any] = self.chance.choice(
             [{}, {"max_duration": "2h"}, {"user": self.chance.choice(["ann", "ben"])}]
         )
+        if self.preempts:
+            # A job that is there, so that what is stopped can go on.
+            self.stage.launch(team=team, **asks, **more)
+            return
         job = self.chance.choice(["train", "train", "broken", "gone"])
         location = "gone" if job == "gone" else "jobs"
         self.stage.submit(job, location, team=team, **asks, **more)
@@ -111,7 +148,39 @@ class Story:
 
     def rule(self) -> None:
         self.policy = 1 - self.policy
-        self.stage.write_policy(POLICIES[self.policy])
+        self.stage.write_policy(self.policies[self.policy])
+
+    def pause(self) -> None:
+        what = self.chance.choice(["preemption", "borrowing"])
+        with self.stage.ledger.writing() as session:
+            pauses.pause(session, what, "ana", "a look", self.now)
+
+    def resume(self) -> None:
+        what = self.chance.choice(["preemption", "borrowing"])
+        with self.stage.ledger.writing() as session:
+            pauses.resume(session, what, "ana", "seen", self.now)
+
+    def decide(self) -> None:
+        as_ = self.chance.choice(["approved", "rejected"])
+        with self.stage.ledger.writing() as session:
+            for id_ in approvals.in_state(session, "proposed"):
+                asks = requests.by_ids(session, [id_])[id_]
+                approvals.decide(session, asks, as_, "ana", "seen", self.now)
+
+    def let_stops_be_over(self) -> None:
+        """What is stopped, and what goes on after, is so beside the passes."""
+        book = self.stage.daemon._gate.engine.book
+
+        def is_over() -> bool:
+            stopping = [one for one in book.leases.values() if one.state == "stopping"]
+            return not stopping and not book.to_go_on()
+
+        deadline = time.monotonic() + 60
+        while not is_over():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+            self.now += 0.1
+            self.stage.pass_(at=self.now)
 
 
 class Decisions:
@@ -132,23 +201,38 @@ class Decisions:
         return self.made[-1][2]
 
 
+@pytest.fixture(scope="module")
+def code() -> Iterator[int]:
+    """The port of a code server."""
+    with code_server(CODE) as port:
+        yield port
+
+
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rules", [POLICIES, PREEMPTS], ids=["plain", "preempts"])
 def test_memory_is_what_the_ledger_has_and_the_record_gives_the_same_decisions(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, seed: int
+    open_stage: OpenStage,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    rules: Sequence[str],
+    seed: int,
 ) -> None:
     stage = open_stage(
-        POLICIES[0],
+        rules[0],
+        code=code if rules is PREEMPTS else None,
         max_user_code_failure_retries=2,
         user_code_failure_retry_delay=5,
-        run_monitoring={"start_timeout_seconds": 7200},
+        # Launches bear the real time, and these passes run ahead of it.
+        run_monitoring={"start_timeout_seconds": 7200 if rules is POLICIES else 1_000_000},
     )
     decisions = Decisions()
     monkeypatch.setattr(engine_module, "plan", decisions.plan)
-    story = Story(stage, seed)
+    story = Story(stage, seed, rules)
 
     for _ in range(STEPS):
         story.go_on()
         stage.pass_(at=story.now)
+        story.let_stops_be_over()
         assert_memory_is_the_ledger(stage, story.now)
     # What failed in the last pass is seen to be over in the next.
     stage.pass_(at=story.now + 1)
@@ -160,14 +244,17 @@ def test_memory_is_what_the_ledger_has_and_the_record_gives_the_same_decisions(
     by_moment = {now: (state, decided) for state, now, decided in decisions.made}
     passes = list(past_passes(record))
     assert len(passes) > STEPS / 10
+    assert any(event.kind == "preempted" for event in record) == (rules is PREEMPTS)
     for past in passes:
-        policy = written[past.policy_version]
+        policy = past.rules(written[past.policy_version])
         state, decided = by_moment[past.at]
         rebuilt = past.state(policy)
         assert_alike(rebuilt, state)
         again = plan(policy, rebuilt, past.at)
         assert [_start(each) for each in again.starts] == [_start(each) for each in decided.starts]
         assert again.reasons() == decided.reasons()
+        assert again.preemptions == decided.preemptions
+        assert (again.withdrawn, again.spared) == (decided.withdrawn, decided.spared)
         assert tuple(start.request.id for start in again.starts) == past.started
 
 
@@ -201,9 +288,8 @@ def assert_memory_is_the_ledger(stage: Stage, now: float) -> None:
         in_ledger = state_of(session, engine.rules.policy, now)
     # What was over before a pass has seen it is swept out of the ledger within a minute.
     unfinished = stage.unfinished()
-    assert list(in_memory.requests) == [
-        each for each in in_ledger.requests if each.id in unfinished
-    ]
+    waiting = {id_ for id_, each in engine.book.queued.items() if each.run_id in unfinished}
+    assert list(in_memory.requests) == [each for each in in_ledger.requests if each.id in waiting]
     assert by_id(in_memory) == by_id(in_ledger)
     assert in_memory.source_starts == in_ledger.source_starts
     assert in_memory.cordoned == in_ledger.cordoned
