@@ -43,11 +43,18 @@ _COLUMNS = tuple(getattr(ApprovalRow, field.name) for field in fields(Approval))
 
 
 def in_state(session: Session, state: ApprovalState) -> Mapping[str, Approval]:
-    """Those in a state, the newest of each request, by the request's id; only of requests that wait."""
+    """Those in a state, the newest of each request, by the request's id; only of requests that wait.
+
+    What was asked for a request before it had its GPUs, and was stopped, counts no more.
+    """
     query = (
         select(*_COLUMNS)
         .join(RequestRow, RequestRow.id == ApprovalRow.request_id)
-        .where(ApprovalRow.state == state, RequestRow.state == "queued")
+        .where(
+            ApprovalRow.state == state,
+            RequestRow.state == "queued",
+            ApprovalRow.proposed_at >= RequestRow.submitted_at,
+        )
         .order_by(ApprovalRow.id)
     )
     return {row.request_id: Approval(*row) for row in session.execute(query)}

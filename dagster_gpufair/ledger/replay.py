@@ -175,7 +175,8 @@ class Moment:
         self._held.pop(event.data["lease"], None)
         id_ = event.data["request"]
         before = self._asked[id_]
-        self._asked[id_] = replace(before, submitted=event.at, preempted=before.preempted + 1)
+        again = before.preempted + 1
+        self._asked[id_] = replace(before, submitted=event.at, preempted=again, rejected=False)
         self._waiting.add(id_)
 
     # -- everything else ------------------------------------------------------------------------

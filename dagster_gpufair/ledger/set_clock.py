@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from dagster_gpufair.ledger import events
-from dagster_gpufair.ledger.tables import BorrowedUseRow, LeaseRow, PromiseRow, RequestRow
+from dagster_gpufair.ledger.tables import (
+    ApprovalRow,
+    BorrowedUseRow,
+    LeaseRow,
+    PromiseRow,
+    RequestRow,
+)
 
 _LEASE = (
     LeaseRow.started_at,
@@ -34,11 +40,15 @@ def set_clock(session: Session, by: float, at: float) -> None:
     def moved(*columns: Any) -> dict[Any, Any]:
         return {column: column + by for column in columns}
 
+    waiting = select(RequestRow.id).where(RequestRow.state == "queued")
     for statement in (
         update(LeaseRow).where(LeaseRow.released_at.is_(None)).values(moved(*_LEASE)),
         update(RequestRow)
         .where(RequestRow.state.in_(("queued", "granted")))
         .values(moved(RequestRow.submitted_at)),
+        update(ApprovalRow)
+        .where(ApprovalRow.request_id.in_(waiting))
+        .values(moved(ApprovalRow.proposed_at, ApprovalRow.decided_at)),
         update(PromiseRow).values(moved(PromiseRow.made_at)),
         update(BorrowedUseRow).values(moved(BorrowedUseRow.as_of)),
     ):

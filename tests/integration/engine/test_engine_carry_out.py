@@ -10,8 +10,9 @@ import pytest
 from dagster_gpufair.engine.book import Book
 from dagster_gpufair.engine.carry_out import carry_out, end_waiting
 from dagster_gpufair.engine.writer_turn import Overtaken
-from dagster_gpufair.ledger import approvals, events, leases, lifecycle, nodes, promises
+from dagster_gpufair.ledger import approvals, events, leases, lifecycle, nodes, promises, requests
 from dagster_gpufair.ledger.connect import Ledger
+from dagster_gpufair.ledger.leases import PREEMPTION
 from dagster_gpufair.ledger.replay import past_passes
 from dagster_gpufair.ledger.requests import RequestRecord
 from dagster_gpufair.ledger.state import state_of
@@ -63,7 +64,7 @@ class Passes:
                 policy_version=1,
                 paused=(),
                 approved=approved,
-                grace=300.0,
+                grace=lambda _: 300.0,
                 now=at,
             )
         written.enter(self.book)
@@ -209,6 +210,31 @@ def test_what_a_person_rejects_is_not_asked_again(ledger: Ledger) -> None:
     assert [group.reason for one in decided for group in one.waiting] == ["insufficient_gpus"] * 3
     assert passes.kinds().count("proposed") == 1
     assert passes.book.leases["lent"].state == "running"
+
+
+def test_what_was_rejected_is_asked_again_once_the_run_has_started_and_was_stopped(
+    ledger: Ledger,
+) -> None:
+    passes = Passes(ledger, mode="approval")
+    passes.submit("lent", "blue", 8, NOW - 3600)
+    passes.pass_(NOW - 3600)
+    passes.submit("asks", "red", 4, NOW)
+    passes.pass_(NOW)
+    assert decide(passes, "rejected")
+    passes.end("lent", NOW + 10)
+    passes.pass_(NOW + 11)
+
+    lease = passes.book.leases["asks"]
+    with ledger.writing() as session:
+        lifecycle.stop(session, lease.id, PREEMPTION, NOW + 20)
+        lifecycle.preempt(session, lease.id, NOW + 30, "canceled", NOW + 11)
+        (again,) = requests.by_ids(session, ["asks"]).values()
+    passes.book.released("asks")
+    passes.book.enter(again)
+
+    passes.assert_memory_is_the_ledger(NOW + 31)
+    (waits,) = passes.book.in_order()
+    assert not waits.rejected
 
 
 def test_what_was_approved_is_void_when_it_is_not_wanted_any_more(ledger: Ledger) -> None:
