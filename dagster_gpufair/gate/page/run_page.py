@@ -175,7 +175,9 @@ def stopping_word(lease: LeaseRecord, asker: RequestRecord | None) -> Word:
     )
 
 
-def preempted_word(lease: LeaseRecord, again: RequestRecord, at: float) -> Word:
+def preempted_word(
+    lease: LeaseRecord, again: RequestRecord, asker: RequestRecord | None, at: float
+) -> Word:
     """What the last word on the page of a run is that was stopped for another and goes on in a new run."""
     since = lease.to_lease().since_saved
     lost = max(0.0, at - since) * lease.gpus / ONE_GPU / 3600
@@ -189,11 +191,16 @@ def preempted_word(lease: LeaseRecord, again: RequestRecord, at: float) -> Word:
         state="preempted",
         reason="preempted",
         tag=f"stopped · rule {lease.notice_rule}",
-        why="stopped for other work; a new run goes on with it from the step that was stopped",
-        sentence=f"Stopped for other work under the rule {lease.notice_rule}. {lost:.2g} GPU-hours are lost: "
+        why=f"{for_whom(lease, asker)}; a new run goes on from the step that was stopped",
+        sentence=f"Stopped: {for_whom(lease, asker)}. {_lost(lost)}: "
         f"{saved}. The work waits again, with more points for having been stopped {times(again.preempted)}, "
         f"and goes on in a new run from the step that was stopped.{_loses_less(lease)}",
     )
+
+
+def _lost(gpu_hours: float) -> str:
+    said = f"{gpu_hours:.2g}"
+    return f"{said} GPU-{'hour of work is' if said == '1' else 'hours of work are'} lost"
 
 
 def _loses_less(lease: LeaseRecord) -> str:

@@ -255,7 +255,7 @@ class Gate:
             cause = self._causes.pop(lease.request_id, None)
             again = self.engine.book.queued.get(lease.request_id)
             if again is not None and again.continues == lease.run_id:
-                self.teller.news(preempted_word(lease, again, at))
+                self.teller.news(preempted_word(lease, again, self._asker(lease), at))
             else:
                 self.teller.over(released_word(lease, how, at, cause))
         for request, how in cancelled:

@@ -100,7 +100,8 @@ def test_it_is_told_stopped_and_gone_on_with(stage: Stage) -> None:
 
     stop(stage, stopped)
     assert stage.tags(stopped)["state"] == "preempted"
-    assert "GPU-hours are lost" in stage.events(stopped)
+    assert f"Stopped: {asks[:8]} (red, standard) takes back GPUs" in stage.events(stopped)
+    assert "GPU-hours of work are lost" in stage.events(stopped)
     next_run = goes_on(stage, stopped)
     assert f"Run {next_run[:8]} goes on with the work of this run" in stage.events(stopped)
     assert f"goes on with the work of {stopped[:8]}, which was stopped" in stage.events(next_run)

@@ -118,14 +118,15 @@ def test_a_notice_says_until_when_for_whom_and_by_which_rule() -> None:
 @pytest.mark.parametrize(
     ("saved_at", "says"),
     [
-        (None, "2 GPU-hours are lost: it saved no checkpoint that is known of."),
-        (3600.0, "1 GPU-hours are lost: its last checkpoint was at "),
+        (None, "2 GPU-hours of work are lost: it saved no checkpoint that is known of."),
+        (3600.0, "1 GPU-hour of work is lost: its last checkpoint was at "),
     ],
 )
 def test_what_was_lost_is_told(saved_at: float | None, says: str) -> None:
     stopped = replace(NOTICED, checkpointed_at=saved_at)
     again = replace(ASKER, preempted=2, continues="stopped-run")
-    word = preempted_word(stopped, again, at=7200.0)
+    word = preempted_word(stopped, again, ASKER, at=7200.0)
+    assert "Stopped: asks-for (red/pretrain, milestone) takes back" in (word.sentence or "")
     assert says in (word.sentence or "")
     assert "stopped twice" in (word.sentence or "")
     assert word.state == "preempted"
