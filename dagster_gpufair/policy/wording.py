@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -82,6 +83,12 @@ def _not_a_choice(expected: str, value: Any) -> str:
 
 def _unknown_key(where: Sequence[str | int]) -> str:
     known = _keys_at(where[:-1])
+    if (
+        where[0] == "pools"
+        and where[2:-1] == ("preemption",)
+        and where[-1] in _keys_at(where[2:-1])
+    ):
+        return f"is the same in all pools: write preemption: {{{where[-1]}: …}} for all"
     hint = did_you_mean(str(where[-1]), known)
     return f"unknown key; {hint}" if hint else f"unknown key (known: {', '.join(known)})"
 
@@ -95,6 +102,8 @@ def _keys_at(where: Sequence[str | int]) -> list[str]:
             at = fields[str(part)].annotation
         elif get_origin(at) in (dict, list):
             at = get_args(at)[-1]
+        if NoneType in get_args(at):
+            at = next(each for each in get_args(at) if each is not NoneType)
     if not (isinstance(at, type) and issubclass(at, BaseModel)):
         return []
     return [field.alias or name for name, field in at.model_fields.items()]

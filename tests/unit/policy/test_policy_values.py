@@ -12,6 +12,21 @@ WRONG = [
     ("teams: {nlp: {gpus: 8}}", "teams.nlp.gpus", "unknown key (known: code_locations, quota,"),
     ("borowing: {mode: auto}", "borowing", "did you mean 'borrowing'?"),
     ("tiers: {gold: {pionts: 5}}", "tiers.gold.pionts", "did you mean 'points'?"),
+    (
+        "pools: {a: {gpus: 1, preemption: {folder: /x}}}",
+        "pools.a.preemption.folder",
+        "is the same in all pools: write preemption: {folder: …} for all",
+    ),
+    (
+        "pools: {a: {gpus: 1, preemption: {graze: 5m}}}",
+        "pools.a.preemption.graze",
+        "did you mean 'grace'?",
+    ),
+    (
+        "pools: {a: {gpus: 1, preemption: auto}}",
+        "pools.a.preemption",
+        "must be a group of keys: preemption: {mode: auto}",
+    ),
     ("preemption: {min_run_time: 5m}", "preemption.min_run_time", "did you mean 'min_runtime'?"),
     ("Tiers: {}", "Tiers", "did you mean 'tiers'?"),
     # amounts of GPUs
