@@ -127,7 +127,7 @@ def third_asks() -> Sequence[DemoRun]:
     """All that is idle, borrowed by one run that goes on for long."""
     return (
         DemoRun(
-            "vision", "train_for_long", "12 h100, exploratory", op="epochs", at_least=30,
+            "vision", "train_for_long", "12 h100, exploratory", op="epochs", at_least=24,
             is_stopped=True,
             note="borrowed: is told, saves, stops for the next, and goes on from its checkpoint",
         ),
