@@ -167,6 +167,22 @@ class Story:
                 asks = requests.by_ids(session, [id_])[id_]
                 approvals.decide(session, asks, as_, "ana", "seen", self.now)
 
+    def begin(self) -> None:
+        """Whatever chance brings later: work that borrows is stopped for its owner's."""
+        if not self.preempts:
+            return
+        for _ in range(2):
+            self.stage.launch(team="green", pool="a100", gpus=8)
+        self.stage.pass_(at=self.now)
+        for run_id in self.stage.holders():
+            self.stage.start(run_id)
+        self.stage.pass_(at=self.now + 1)
+        self.stage.launch(team="red", pool="a100", gpus=4)
+        for seconds in (60, 61, 122):
+            self.stage.pass_(at=self.now + seconds)
+        self.now += 122
+        self.let_stops_be_over()
+
     def let_stops_be_over(self) -> None:
         """What is stopped, and what goes on after, is so beside the passes."""
         book = self.stage.daemon._gate.engine.book
@@ -229,6 +245,7 @@ def test_memory_is_what_the_ledger_has_and_the_record_gives_the_same_decisions(
     monkeypatch.setattr(engine_module, "plan", decisions.plan)
     story = Story(stage, seed, rules)
 
+    story.begin()
     for _ in range(STEPS):
         story.go_on()
         stage.pass_(at=story.now)
