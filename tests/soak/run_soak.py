@@ -98,7 +98,10 @@ class Soak:
             # Longer and larger, so that the pool is full, and who borrows is in the way.
             gpus, seconds = self.chance.choice([2, 4, 4]), seconds * 2
             job = self.chance.choice(["train", "in_steps"])
-            manner, team = self.chance.choice(MANNERS), self.chance.choice(["red", "blue", "green"])
+            manner, team = (
+                self.chance.choice(MANNERS),
+                self.chance.choice(["red", "blue", "green", "green"]),
+            )
             seconds *= 3 if team == "green" else 1
         tags = {"team": team, "gpus": str(gpus), LAUNCHED: "yes"}
         if self.chance.random() < 0.15:
