@@ -9,6 +9,8 @@ from dagster_gpufair.ledger.leases import BOUND, PREEMPTION, LeaseRecord, StopCa
 NOTICE = 300.0
 NOTICE_PART = 0.1
 """Notice comes this many seconds before the end, or when this part of a short run's time is left."""
+SAVED_EVERY = 60.0
+"""Seconds between two checkpoints that are written down of a run that is not under notice."""
 
 
 def due(
@@ -41,3 +43,13 @@ def due(
         ):
             near.append(lease)
     return near, past
+
+
+def is_noted(saved_at: float, lease: LeaseRecord) -> bool:
+    """Whether it is written down that work was saved up to then; each time only where a stop is near."""
+    before = lease.checkpointed_at
+    if before is None:
+        return True
+    return saved_at >= before + SAVED_EVERY or (
+        lease.notice_until is not None and saved_at > before
+    )

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from dagster_gpufair.engine import clock
 from dagster_gpufair.engine.book import Book
 from dagster_gpufair.engine.borrowed_use import BorrowedUse
-from dagster_gpufair.engine.bounds import due
+from dagster_gpufair.engine.bounds import due, is_noted
 from dagster_gpufair.engine.carry_out import CarriedOut, carry_out, end_waiting
 from dagster_gpufair.engine.collector import collector_at_rest
 from dagster_gpufair.engine.policy_file import PolicyWatch
@@ -496,8 +496,7 @@ class Engine:
         saved = {
             self.book.leases[id_].id: said.saved_at
             for id_, said in heard.items()
-            if said.saved_at is not None
-            and said.saved_at > (self.book.leases[id_].checkpointed_at or 0.0)
+            if said.saved_at is not None and is_noted(said.saved_at, self.book.leases[id_])
         }
         if not near and not past and not saved:
             return (), ()

@@ -41,10 +41,14 @@ def may_be_stopped(lease: LeaseRecord, moment: Moment) -> str:
         assert term is not None
         most = duration_in_words(term.total_seconds())
         return f"It may borrow for {most}; then it is stopped for whoever waits, after {grace} of notice."
-    who = "work within its own quota, or of a higher tier" if borrowed else "work of a higher tier"
+    who = (
+        "runs within their own teams' quotas, or of a higher tier"
+        if borrowed
+        else "runs of a higher tier"
+    )
     if rules.askers != "all":
         who += f", of the tiers {', '.join(rules.askers)} only"
-    return f"It may be stopped for {who}{after}, after {grace} of notice{asked}."
+    return f"It may be stopped for {who}{after}, after {grace} of notice{asked}.{_proposed(lease, moment)}"
 
 
 def notice_json(lease: LeaseRecord) -> dict[str, Any] | None:
@@ -69,6 +73,15 @@ def notice_line(moment: Moment, lease: LeaseRecord) -> str:
     what = "is being stopped since" if lease.stop_why == PREEMPTION else "is stopped at"
     name = moment.names[lease.request_id]
     return f"notice: {name} ({plain(lease.team)}, {gpus_}) {what} {until} for {whom} ({lease.notice_rule})"
+
+
+def _proposed(lease: LeaseRecord, moment: Moment) -> str:
+    """Which run a person is asked for now whether this one is stopped; '' if for none."""
+    for request_id, proposal in moment.proposals.items():
+        if any(victim["lease"] == lease.id for victim in proposal.data["victims"]):
+            whom = moment.names.get(request_id, request_id)
+            return f" A person is asked now whether it is stopped for {whom} (`gpufair approvals`)."
+    return ""
 
 
 def _under_notice(lease: LeaseRecord, moment: Moment) -> str:

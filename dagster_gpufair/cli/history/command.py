@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import click
@@ -65,7 +66,7 @@ def history(run_id: str, home: Path | None, as_json: bool) -> None:
         )
         return
     columns = (Column("when"), Column("what happened", wraps=True))
-    rows = [(moment(event.at), sentence_of(event, names)) for event in happened]
+    rows = [(moment(event.at), sentence_of(event, names)) for event in _told(happened)]
     next_ = _NEXT.get(record.state, "`gpufair queue` shows what waits.")
     show(
         headline(title(record)),
@@ -74,6 +75,13 @@ def history(run_id: str, home: Path | None, as_json: bool) -> None:
         *(holds(lease, now) for lease in held),
         next_.format(run=names.get(record.run_id, record.run_id)),
     )
+
+
+def _told(happened: Sequence[Event]) -> Iterator[Event]:
+    """Of checkpoints, one after the other, the last is enough."""
+    for event, next_ in zip_longest(happened, happened[1:]):
+        if event.kind != "saved" or next_ is None or next_.kind != "saved":
+            yield event
 
 
 def _happened(session: Session, record: RequestRecord) -> tuple[Sequence[Event], dict[str, str]]:

@@ -27,6 +27,7 @@ from dagster_gpufair.ledger import (
     requests,
     status,
 )
+from dagster_gpufair.ledger.approvals import Approval
 from dagster_gpufair.ledger.leases import LeaseRecord
 from dagster_gpufair.ledger.nodes import CordonedNode
 from dagster_gpufair.ledger.policies import PolicyVersion
@@ -113,8 +114,8 @@ class Moment:
     """Runs that use GPUs which count nowhere, and why."""
     paused: Mapping[Pausable, Mapping[str, Any]] = field(default_factory=dict)
     runs: Mapping[str, str] = field(default_factory=dict)
-    awaiting: int = 0
-    """How many stops await a person."""
+    proposals: Mapping[str, Approval] = field(default_factory=dict)
+    """What awaits a person, by the request that it is for."""
 
     @cached_property
     def plan(self) -> Plan:
@@ -250,7 +251,7 @@ def read_moment(opened: OpenLedger, session: Session, now: float) -> Moment:
         policy=policy,
         paused=paused,
         runs=requests.runs_that_go_on(session),
-        awaiting=len(approvals.in_state(session, "proposed")),
+        proposals=approvals.in_state(session, "proposed"),
         file_trouble=status.get(session, POLICY_FILE),
         daemon=_daemon(opened, session, now),
         state=state_of(session, policy, now),

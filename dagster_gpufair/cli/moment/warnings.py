@@ -23,8 +23,9 @@ def warnings(moment: Moment) -> Iterator[RenderableType]:
             f"{sentence(why)}. Other runs may be given its GPUs. Stop it, or correct its tags and "
             "launch it again."
         )
-    if moment.awaiting:
-        stops = "1 stop awaits" if moment.awaiting == 1 else f"{moment.awaiting} stops await"
+    if moment.proposals:
+        count = len(moment.proposals)
+        stops = "1 stop awaits" if count == 1 else f"{count} stops await"
         yield warning(f"{stops} approval: `gpufair approvals` shows for whom.")
     for what, pause in moment.paused.items():
         yield warning(f"{pause_words(what, pause, moment.now)}. `gpufair resume {what}` ends that.")

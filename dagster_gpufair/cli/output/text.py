@@ -10,7 +10,21 @@ LONGEST_NAME = 48
 LONGEST_SENTENCE = 2000
 """Characters; what is longer is cut, so that one text does not hide all others."""
 _FIRST_WORDS = frozenset(
-    ("a", "an", "asset", "assets", "it", "no", "team", "the", "these", "this", "tier", "unknown")
+    (
+        "a",
+        "an",
+        "another",
+        "asset",
+        "assets",
+        "it",
+        "no",
+        "team",
+        "the",
+        "these",
+        "this",
+        "tier",
+        "unknown",
+    )
 )
 """Words that messages begin with. Others may be names, which are told as they are written."""
 

@@ -79,7 +79,7 @@ def approvals(home: Path | None, as_json: bool) -> None:
         show(
             headline(
                 f"{name} ({account(asking)}, {plain(asking.tier)}) asks for {_amount(each)}, and waits for "
-                f"approval since {age_in_words(now - each.proposed_at)}"
+                f"approval for {age_in_words(now - each.proposed_at)}"
             ),
             *(
                 under(f"would stop {found.names[lease.run_id]} ({_of(lease, now)}): {rule}")

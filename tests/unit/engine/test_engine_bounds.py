@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lease_samples import lease
 
-from dagster_gpufair.engine.bounds import due
+from dagster_gpufair.engine.bounds import due, is_noted
 from dagster_gpufair.ledger.leases import BOUND, PREEMPTION
 
 LEASE = lease(max_duration=7200.0)
@@ -61,3 +61,17 @@ def test_who_says_that_all_is_saved_is_stopped_at_once_if_it_is_under_notice() -
 def test_who_is_past_its_own_bound_ends_for_that_and_does_not_go_on() -> None:
     both = replace(NOTICED, max_duration=400.0)
     assert due([both], (), 500) == ([], [(both, BOUND)])
+
+
+def test_a_run_that_saves_all_the_time_is_written_down_once_a_minute_until_it_is_under_notice() -> (
+    None
+):
+    saved = replace(LEASE, checkpointed_at=1000.0)
+    assert is_noted(1001.0, LEASE), "the first"
+    assert not is_noted(1059.0, saved)
+    assert is_noted(1060.0, saved)
+
+    under_notice = replace(NOTICED, checkpointed_at=1000.0)
+    assert is_noted(1001.0, under_notice)
+    assert not is_noted(1000.0, under_notice)
+    assert not is_noted(999.0, under_notice), "what is saved is never taken back"

@@ -263,7 +263,7 @@ def test_it_runs_on_borrowed_gpus(queue: Filling, gpufair: Gpufair) -> None:
     [
         (
             "preemption: {mode: auto, min_runtime: 2h}",
-            "It may be stopped for work within its own quota, or of a higher tier, from ",
+            "It may be stopped for runs within their own teams' quotas, or of a higher tier, from ",
         ),
         ("preemption: {mode: auto}", "of a higher tier, after 5 min of notice."),
         ("preemption: {mode: approval}", "after 5 min of notice, if a person approves."),

@@ -144,7 +144,7 @@ def test_what_was_stopped_and_goes_on(queue: Filling, gpufair: Gpufair) -> None:
         assert "Run 00000004 goes on with its work." in said
         told = " ".join(gpufair("history", beginning).stdout.split())
         assert "The run was stopped for another, and its work waits again; 4 GPU-hours" in told
-        assert "another run, 00000004, is made to go on with the work of 00000001" in told
+        assert "Another run, 00000004, is made to go on with the work of 00000001" in told
     assert "00000004" in gpufair("queue").stdout
     (stopped,) = json.loads(gpufair("explain", "00000004", "--json").stdout)["stopped"]
     assert (stopped["run"], stopped["goes_on_in"], stopped["lost_gpu_hours"]) == (
