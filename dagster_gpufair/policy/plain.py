@@ -172,15 +172,15 @@ def _borrowing(policy: Policy) -> Iterator[str]:
 def _lending(policy: Policy, pool: str) -> str:
     rules = policy.borrowing_rules("", pool)
     if rules.mode == "off":
-        return "idle GPUs stay with their team: nobody borrows"
-    return f"idle GPUs are lent to teams that want more than their quota{_for_what(rules)}"
+        return "idle GPUs stay with their team: nobody borrows."
+    return f"idle GPUs are lent to teams that want more than their quota{_for_what(rules)}."
 
 
 def _borrows(policy: Policy, team: str, pool: str) -> str:
     rules = policy.borrowing_rules(team, pool)
     if rules.mode == "off":
-        return f"team {team} does not borrow"
-    return f"team {team} borrows{_for_what(rules) or ' for all its work'}"
+        return f"team {team} does not borrow."
+    return f"team {team} borrows{_for_what(rules) or ' for all its work'}."
 
 
 def _for_what(rules: Borrowing) -> str:
@@ -202,7 +202,7 @@ def _in_pools(policy: Policy, say: Callable[[str], str]) -> Iterator[str]:
             where = (
                 said[0].upper() + said[1:] if len(alike) == 1 else f"In {_listed(pools)}, {said}"
             )
-            yield f"{where}."
+            yield where
 
 
 def _order(policy: Policy) -> str:
@@ -252,7 +252,7 @@ def _stopping(policy: Policy) -> Iterator[str]:
 def _stops(policy: Policy, pool: str) -> str:
     rules = policy.stop_rules(pool)
     if rules.mode == "off":
-        return "" if _terms(policy, pool) else "no run is stopped for another"
+        return "" if _terms(policy, pool) else "no run is stopped for another."
     asked = " once a person has approved it," if rules.mode == "approval" else ""
     least = duration_in_words(rules.min_runtime.total_seconds())
     grace = duration_in_words(rules.grace.total_seconds())
@@ -263,7 +263,7 @@ def _stops(policy: Policy, pool: str) -> str:
         "borrowed work is stopped for work within a quota, and a lower tier for a higher one of the same "
         f"team:{asked} after {grace} of notice, and not before it has run for {least}. It goes on later."
         f"{whom}"
-    ).removesuffix(".")
+    )
 
 
 def _stops_at_term(policy: Policy, pool: str) -> str:
@@ -274,7 +274,7 @@ def _stops_at_term(policy: Policy, pool: str) -> str:
         has = "has" if not whose or len(teams) == 1 else "have"
         borrowed = f"what{whose} {has} borrowed for {duration_in_words(most.total_seconds())}"
         said.append(f"{borrowed} is stopped for whoever waits, after {grace} of notice")
-    return "; ".join(said)
+    return f"{'; '.join(said)}." if said else ""
 
 
 def _terms(policy: Policy, pool: str) -> Mapping[timedelta, Sequence[str]]:

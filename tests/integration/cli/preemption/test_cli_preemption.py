@@ -42,6 +42,8 @@ def test_what_awaits_approval_is_shown_with_what_to_type(asking: Filling, gpufai
     (shown,) = json.loads(gpufair("approvals", "--json").stdout)["open"]
     assert (shown["run"], shown["stops"][0]["run"]) == (run_id(3), run_id(2))
     assert "1 stop awaits approval" in gpufair("queue").stdout
+    said = " ".join(gpufair("explain", "00000002").stdout.split())
+    assert "A person is asked now whether it is stopped for 00000003 (`gpufair approvals`)." in said
 
 
 def test_approved(asking: Filling, gpufair: Gpufair) -> None:
