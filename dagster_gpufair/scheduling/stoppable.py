@@ -52,7 +52,7 @@ class _Rules:
 
     def hears(self, asker: Asker) -> bool:
         """Whether anybody may be stopped for it at all."""
-        return self.hears_tier(asker.request.tier)
+        return self.hears_all or self.hears_tier(asker.request.tier)
 
     def hears_tier(self, tier: str) -> bool:
         """Whether anybody may be stopped for work of a tier at all."""
@@ -111,16 +111,17 @@ class Stoppable:
 
         ``borrowed`` says in which ways it is borrowed.
         """
-        rules = self._in(asker.pool)
         if lease.pool != asker.pool or self._tier(lease).preemptible == "never":
             return None
+        rules = self._in(asker.pool)
         if not rules.hears(asker):
             return None
         holding = self._present.accounts.holding(lease, lease.pool)
         same_team = lease.team == asker.request.team
         from_asker = borrowed.inside if same_team else borrowed.from_others
         is_term = (
-            borrowed.from_others
+            bool(rules.terms)
+            and borrowed.from_others
             and self.term_is_over(lease)
             and not self._would_stop_in_return(lease, asker)
         )

@@ -61,9 +61,10 @@ class InTheEnd:
             borrowed = its.inside if lease.team == asker.request.team else its.from_others
             own = present.accounts.holding(lease, lease.pool) is asker.holding
             if (
-                self._stoppable.gone_by(asker, lease) is not None
+                lease.ends is not None
                 or (borrowed and not own)
                 or (own and for_its_quota and lease.gpus < asker.gpus)
+                or self._stoppable.gone_by(asker, lease) is not None
             ):
                 then.end(lease)
         return then
