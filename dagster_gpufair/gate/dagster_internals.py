@@ -91,6 +91,7 @@ __all__ = [
     "asset_tags_of",
     "close_instance_limits",
     "close_tag_limits",
+    "copies_output",
     "downstream_of",
     "enqueue",
     "error_info",
@@ -122,6 +123,9 @@ ENVIRONMENT_ERRORS = (
 """What a launch raises when its code location cannot be reached, rather than when the run is bad."""
 
 
+_TAIL = ["tail", "-F", "-c", "+0"]
+
+
 def was_surely_not_sent(error: BaseException) -> bool:
     """Whether a launch that raised this has certainly not reached the code server.
 
@@ -145,6 +149,14 @@ def processes_in_log(instance: DagsterInstance, run_id: str) -> list[tuple[int, 
             with suppress(ValueError):
                 named.append((int(str(data.metadata["pid"].value)), entry.timestamp))
     return named
+
+
+def copies_output(command: Sequence[str]) -> bool:
+    """Whether a process only copies what a step prints, or looks after one that does, by its command line.
+
+    Dagster begins two of these beside each step; one of them may outlive a worker that was killed.
+    """
+    return command[:4] == _TAIL or any(part.endswith("watch_orphans.py") for part in command[1:2])
 
 
 def install_daemon(daemon: type[QueuedRunCoordinatorDaemon]) -> None:

@@ -19,6 +19,8 @@ from dagster_gpufair.preemption.place import Place, find_place
 _logger = logging.getLogger("dagster_gpufair.preemption")
 _TERM_TAKES = 10.0
 """Seconds that a process has to end by SIGTERM."""
+_parent = os.getppid()
+"""The process that began this one."""
 _unwritten: set[str] = set()
 """The files that could not be written last time, so that it is said once."""
 
@@ -62,15 +64,15 @@ def stop_here() -> None:
     blocks until the process is stopped. It returns only if the run is not under notice, or the notice is
     taken back: go on with the work then. Save first; with several processes call it in each.
 
-    If the process that began this one ends meanwhile, nobody is left to stop this one: it ends itself, first
-    by SIGTERM.
+    If the process that began this one has ended, nobody is left to stop this one: it ends itself, first by
+    SIGTERM.
     """
     place = find_place()
     watch = watch_of(place)
     if watch is None or place.channel is None:
         return
     answer = files.stop_here_file(place.step)
-    parent, orphaned_at = os.getppid(), None
+    orphaned_at = None
     while watch.notice(at_once=True) is not None:
         # Each time: the daemon removes an answer to an earlier notice, and the folder may fill up.
         if not (place.channel / answer).exists():
@@ -78,7 +80,7 @@ def stop_here() -> None:
             if place.step is not None:
                 said["step"] = place.step
             _say(place, answer, said)
-        if orphaned_at is None and os.getppid() != parent:
+        if orphaned_at is None and os.getppid() != _parent:
             orphaned_at = time.monotonic()
             os.kill(os.getpid(), signal.SIGTERM)
         elif orphaned_at is not None and time.monotonic() - orphaned_at > _TERM_TAKES:
@@ -86,6 +88,15 @@ def stop_here() -> None:
         time.sleep(LOOK_EVERY)
     with suppress(OSError):
         (place.channel / answer).unlink(missing_ok=True)
+
+
+def _note_parent() -> None:
+    global _parent
+    _parent = os.getppid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_parent)
 
 
 def _say(place: Place, name: str, data: dict[str, Any]) -> None:

@@ -17,7 +17,11 @@ from typing import NamedTuple
 
 from dagster import DagsterInstance, DagsterRun, DefaultRunLauncher
 
-from dagster_gpufair.gate.dagster_internals import GRPC_INFO_TAG, processes_in_log
+from dagster_gpufair.gate.dagster_internals import (
+    GRPC_INFO_TAG,
+    copies_output,
+    processes_in_log,
+)
 from dagster_gpufair.ledger import lifecycle
 from dagster_gpufair.ledger.connect import Ledger
 from dagster_gpufair.ledger.leases import LeaseRecord
@@ -105,7 +109,7 @@ class Workers:
         if not known.processes:
             # What the log names was never seen here: it may mean something elsewhere.
             return None
-        there = {each for each in known.processes | known.children if _is_there(each)}
+        there = {each for each in known.processes | known.children if _works(each)}
         known.children = (there | self._descendants(there, now)) - known.processes
         if is_ending:
             # Whoever looks next has to know them, when those that began them are gone.
@@ -159,7 +163,11 @@ class Workers:
         found: set[Process] = set()
         new = list(of)
         while new:
-            children = [each for each in self._tree.get(new.pop().pid, ()) if each not in found]
+            children = [
+                each
+                for each in self._tree.get(new.pop().pid, ())
+                if each not in found and not _copies_output(each)
+            ]
             found.update(children)
             new += children
         return found
@@ -171,6 +179,19 @@ class Workers:
             if _is_there(process):
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process.pid, number)
+
+
+def _works(process: Process) -> bool:
+    """Whether it is there, and may use GPUs."""
+    return _is_there(process) and not _copies_output(process)
+
+
+def _copies_output(process: Process) -> bool:
+    try:
+        command = Path(f"/proc/{process.pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return False
+    return copies_output(command.split("\0"))
 
 
 def _is_there(process: Process) -> bool:

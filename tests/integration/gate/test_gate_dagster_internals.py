@@ -6,10 +6,12 @@ A Dagster release that moves one fails here, saying which, and not somewhere in 
 from __future__ import annotations
 
 import inspect
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_type_hints
 
@@ -18,6 +20,7 @@ import pytest
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 from dagster._core.errors import DagsterCodeLocationNotFoundError, DagsterUserCodeUnreachableError
 from dagster._core.events import EngineEventData
+from dagster._core.execution.compute_logs import execute_posix_tail
 from dagster._core.storage import tags
 from dagster._core.test_utils import create_run_for_test, in_process_test_workspace
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
@@ -363,6 +366,23 @@ def test_an_event_log_names_the_processes_of_a_run(stage: Stage) -> None:
 
     assert pid == 4711
     assert abs(at - time.time()) < 60
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere the copies are made otherwise")
+def test_the_processes_that_copy_output_are_known_by_their_command(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "copy").open("w") as copy,
+        execute_posix_tail(str(tmp_path / "log"), copy) as ids,
+    ):
+        assert len(ids) == 2
+        for pid in ids:
+            # A new process has its parent's command line for a moment.
+            deadline = time.monotonic() + 30
+            while not internals.copies_output(Path(f"/proc/{pid}/cmdline").read_text().split("\0")):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+    assert not internals.copies_output(["python", "train.py"])
+    assert not internals.copies_output(["tail", "-f", "/var/log/messages"])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,6 +93,29 @@ def test_any_process_of_a_run_counts(
         assert workers.alive(lease, run, is_over=True) is True
         step.kill()
     assert workers.alive(lease, run, is_over=True) is False
+
+
+@pytest.mark.parametrize(("command", "counts"), [("tail -F -c +0 log", False), ("sleep 60", True)])
+def test_what_only_copies_output_holds_no_gpus(
+    instance: DagsterInstance, command: str, counts: bool
+) -> None:
+    """Dagster begins it beside each step, and it may outlive a worker that was killed."""
+    lease, run = a_run(instance)
+    script = (
+        f"import subprocess; print(subprocess.Popen({command.split()}).pid, flush=True); input()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script], **pipes) as worker:  # type: ignore[call-overload]
+        child = int(worker.stdout.readline())
+        try:
+            name_process(instance, run, worker.pid)
+            workers = Workers(instance, ledger_of(instance), HERE)
+            assert workers.alive(lease, run, is_over=False) is True
+            worker.kill()
+            worker.wait()
+            assert workers.alive(lease, run, is_over=True) is counts
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ import pytest
 from dagster_gpufair.preemption import busy, checkpointed, should_stop, stop_here
 from dagster_gpufair.preemption import files as channel_files
 
+_SAVING = "reports.checkpointed()"
+
 
 class Stopped(BaseException):
     """As Dagster, or a signal, ends a step in the middle of whatever it does."""
@@ -113,16 +115,23 @@ def test_stop_here_returns_when_the_notice_is_taken_back(channel, clock):
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere a process does not see its parent end")
 @pytest.mark.parametrize(
-    "heeds", ["", "import signal; signal.signal(signal.SIGTERM, lambda *_: None); "]
+    "before",
+    [
+        "",
+        "import signal; signal.signal(signal.SIGTERM, lambda *_: None)",
+        # It calls `stop_here` only when the other has ended.
+        f"{_SAVING}; import os, time\nwhile os.getppid() == reports._parent: time.sleep(0.05)",
+    ],
+    ids=["waits", "ignores SIGTERM", "is about to wait"],
 )
-def test_stop_here_ends_with_the_process_that_began_it(channel, heeds):
-    """A run's worker is killed while its step waits to be stopped: nobody is left to stop that."""
+def test_stop_here_ends_with_the_process_that_began_it(channel, before):
+    """A run's worker is killed whose step waits to be stopped: nobody is left to stop that."""
     channel.notify(time.time() + 300)
-    step = f"{heeds}from dagster_gpufair.preemption import reports; reports._TERM_TAKES = 0.5; "
-    step += "reports.stop_here()"
+    step = "from dagster_gpufair.preemption import reports; reports._TERM_TAKES = 0.5\n"
+    step += f"{before}\nreports.stop_here()"
     worker = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {step!r}])"
     with subprocess.Popen([sys.executable, "-c", worker], stdout=subprocess.PIPE) as run:
-        while "stop_here.json" not in channel.names():
+        while channel.names().isdisjoint(("stop_here.json", "checkpointed.json")):
             time.sleep(0.05)
         run.kill()
         # It is over when the last process that has it is.
